@@ -44,10 +44,10 @@ def job_result(
 ) -> JobResult:
     """Return the result of a job with these nodes, one or more.
 
-    The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last lines. Without
-    a failure, it gets those of rank 0. A required metric is missing if no node has seen it. whole: whether these are all
-    nodes of the job. lost: ranks that were given up. seen: required metrics that lost nodes reported in their last heartbeats
-    .
+    The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last
+    lines. Without a failure, the job gets those of rank 0. A required metric is missing if no node has seen a
+    value of the metric. whole: whether `nodes` are all nodes of the job. lost: ranks that were given up.
+    seen: required metrics that lost nodes reported in their last heartbeats .
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
     several = len(ranked) > 1
@@ -108,7 +108,7 @@ def _verdict_of(cause: NodeOutcome, *, several: bool) -> _Verdict:
 
 def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bool) -> _Verdict:
     """Return the verdict after missing metrics are taken into account. A successful job may fail because of
-    them."""
+    missing metrics."""
     succeeded = verdict.outcome is Outcome.SUCCEEDED
     warnings: list[str] = []
     if several:
@@ -139,7 +139,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
 
 
 def _missing(metrics: ExtractionSummary) -> str | None:
-    """Return the required values that are certainly missing; None if there are none."""
+    """Return the required values that are certainly missing; None if no required value is missing."""
     if metrics.required_results_missing:
         paths = ", ".join(f'"{path}"' for path in metrics.required_results_missing)
         return f"these required result files gave no value: {paths}"
@@ -149,7 +149,7 @@ def _missing(metrics: ExtractionSummary) -> str | None:
 
 
 def _is_another_lost(node: NodeOutcome, cause: NodeOutcome, lost: Collection[int]) -> bool:
-    """Return whether a node was given up, and the job's sentence does not name it."""
+    """Return whether a node was given up that the job's sentence does not name."""
     return node.rank in lost and node.outcome == Outcome.PEER_LOST.value and node.sentence != cause.sentence
 
 
@@ -164,12 +164,12 @@ def _checkpoints(outcomes: Sequence[NodeOutcome]) -> CheckpointSummary | None:
 
 
 def _numbers(checkpoint: str | None) -> list[int]:
-    """Return generation and number from a checkpoint's name; later checkpoints have greater ones."""
+    """Return the generation and the number in a checkpoint's name. Later checkpoints have greater numbers."""
     return [int(each) for each in re.findall(r"[0-9]{1,9}", checkpoint or "")]
 
 
 def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary:
-    """Return the summary of two nodes' checkpoints. Nodes restore in parallel, so the slowest one counts."""
+    """Return the summary of two nodes' checkpoints. Nodes restore in parallel, so the slowest node counts."""
     return CheckpointSummary(
         kept=one.kept + other.kept,
         bytes=one.bytes + other.bytes,
@@ -187,7 +187,7 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
     The peers of a killed process fail moments later, and a launcher may notice its own failure before.
     """
     failed = [node for node in nodes if node.outcome != Outcome.SUCCEEDED.value]
-    # A node that was stopped because another one failed is not the cause.
+    # A node that was stopped because another node failed is not the cause.
     own = [node for node in failed if node.outcome != Outcome.PEER_FAILED.value] or failed
     if not own:
         return None
@@ -199,8 +199,9 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
             (node for node in own if node.outcome == told.outcome),
             key=lambda node: (node.serves, _when(node), node.rank),
         )
-    # The launcher fails if a serving node is lost or killed, because its processes run through it. If a process
-    # on a serving node failed by itself, it counts like the processes of the launcher.
+    # The launcher fails if a serving node is lost or killed, because processes of the launcher run on that
+    # node. If a process on a serving node failed by itself, that failure counts like a failure of the
+    # launcher.
     lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED, *FOR_ALL)]
     own = lost or own
     first = min(map(_when, own))
@@ -215,12 +216,14 @@ def _when(node: NodeOutcome) -> int:
 
 
 def sentence_of_node(rank: int, outcome: Outcome, sentence: str) -> str:
-    """Return a node's sentence for the job. It names the node unless the outcome concerns all nodes."""
+    """Return a node's sentence for the job. The sentence names the node unless the outcome concerns all
+    nodes."""
     return sentence if outcome in NAMES_NODES else f"Node {rank}: {sentence}"
 
 
 def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNumber]) -> str:
-    """Return why required metrics have no value: never seen, or never a number."""
+    """Return why required metrics have no value. Either the metrics were never seen, or their values were
+    never numbers."""
     unseen = ", ".join(f'"{name}"' for name in missing if name not in never_numbers)
     sentences = [f"these required metrics were never seen: {unseen}"] if unseen else []
     for name in missing:
@@ -237,7 +240,7 @@ def never_a_number(count: int, first: str) -> str:
 
 
 def _titled(nodes: Iterable[tuple[int, Sequence[str] | None]], *, several: bool) -> list[str]:
-    """Return the warnings of all nodes, with the rank if there are several."""
+    """Return the warnings of all nodes, each with the node's rank if the job has several nodes."""
     return [
         f"Node {rank}: {each}" if several else each for rank, warnings in nodes for each in warnings or ()
     ]
@@ -246,7 +249,8 @@ def _titled(nodes: Iterable[tuple[int, Sequence[str] | None]], *, several: bool)
 def _extraction(
     nodes: Sequence[ExtractionSummary], *, failed: Collection[int], seen: Collection[str]
 ) -> ExtractionSummary | None:
-    """Return the summary of all nodes' extraction; None if there is none. failed: runs that count in no headline. seen: as for `job_result`."""
+    """Return the summary of all nodes' extraction; None if no node reported an extraction. failed: runs that
+    are excluded from every headline. seen: as for `job_result`."""
     found = nodes[0] if len(nodes) == 1 else _extraction_of_several(nodes, failed=failed) if nodes else None
     if found is None or not seen:
         return found
@@ -285,7 +289,7 @@ def _kafka(nodes: Sequence[KafkaDelivery]) -> KafkaDelivery | None:
 
 
 def _repeats(nodes: Sequence[Sequence[RepeatOutcome]]) -> list[RepeatOutcome] | None:
-    """Return the outcome of each run, which failed if it failed on a node; None if there are no runs."""
+    """Return the outcome of each run; None if there are no runs. A run that failed on one node has failed."""
     if len(nodes) < 2:
         return list(nodes[0]) if nodes else None
     by_number: dict[int, list[RepeatOutcome]] = {}
@@ -313,9 +317,10 @@ def _repeat(parts: Sequence[RepeatOutcome]) -> RepeatOutcome:
 def generations_of_nodes(
     nodes: Sequence[NodeOutcome], cause: NodeOutcome | None = None
 ) -> list[GenerationOutcome] | None:
-    """Return the generations of a job, in order; None if it has none.
+    """Return the generations of a job, in order; None if the job has no generations.
 
-    cause: the node whose report counts for its generations; None: the first node of each.
+    cause: the node whose report counts for its generations; None: the report of each generation's first node
+    counts.
     """
     parts: dict[int, dict[int, GenerationOutcome]] = {}
     # Two nodes may report the same end in different words.
@@ -327,12 +332,12 @@ def generations_of_nodes(
     found: list[GenerationOutcome] = []
     for number in sorted(parts):
         before = found[-1].ended if found else None
-        # Members of the next generation know why this one ended.
+        # Members of the next generation know why this generation ended.
         heard = [node for node in parts[number] if node in parts.get(number + 1, {})]
         told = {node: parts[number][node] for node in heard} or parts[number]
         found.append(_generation(parts[number], told, before, several=len(nodes) > 1))
     if cause is not None and len(nodes) > 1 and cause.rank in parts[found[-1].generation]:
-        # The reasons of earlier ends were sent to all nodes, and name the node.
+        # The reasons why earlier generations ended were sent to all nodes, and name the node.
         sentence = sentence_of_node(cause.rank, Outcome(found[-1].outcome), found[-1].sentence)
         found[-1] = replace(found[-1], sentence=sentence)
     return found
@@ -347,9 +352,9 @@ def _generation(
 ) -> GenerationOutcome:
     """Return the outcome of a generation from its parts, by node.
 
-    told: parts of the nodes that know why and when the generation ended. Others may not know, because a hung
-    node may still have run it during the next one. before: end of the previous generation (ms UTC). several:
-    whether the job has several nodes.
+    told: parts of the nodes that know why and when the generation ended. Other nodes may not know, because a
+    hung node may still have run this generation during the next generation. before: end of the previous
+    generation (ms UTC). several: whether the job has several nodes.
     """
     first = next(iter(told.values()))
     # A lost node has reported nothing, but is a member.
@@ -381,7 +386,7 @@ def _generation_headlines(
 
 
 def _transports(nodes: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]] | None:
-    """Return the networks that any node uses, by library; None if none reported any."""
+    """Return the networks that any node uses, by library; None if no node reported a network."""
     libraries = dict.fromkeys(library for node in nodes for library in node)
     return {
         library: list(dict.fromkeys(each for node in nodes for each in node.get(library, ())))

@@ -1,11 +1,11 @@
-"""The launches of a job after its first: for lost machines, and for additional nodes.
+"""The launches of a job after its first launch. They replace lost machines or add nodes.
 
     launches/<k>/launch.json      the request, written once, before it is sent for the first time; k counts from 1
     launches/<k>/launched.json    its machines, or the refusal
 
 Node `first_node` + i is the machine with index i in the launch; a number is never used again. The first
-launch has the same objects without the folder. An instance's policy allows it to write none of them. Only
-these exact names count, because a `*` in a policy matches slashes.
+launch has the same objects without the folder. An instance's policy does not allow the instance to write any
+of these objects. Only these exact names count, because a `*` in a policy matches slashes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class LaunchedMachines:
     """The part of `launched.json` that maps machines to nodes."""
 
     instances: Texts = field(default_factory=list)
-    """Ids, in the order of their nodes; empty if EC2 refused the launch."""
+    """Ids of the instances, in the order of their nodes; empty if EC2 refused the launch."""
     first_node: Count = 0
     replaces: Nodes = field(default_factory=list)
     """Lost nodes in whose place the machines were launched."""
 
     @property
     def by_node(self) -> dict[int, str]:
-        """The id of each node's machine."""
+        """Id of the machine of each node."""
         return dict(enumerate(self.instances, self.first_node))
 
 
@@ -63,7 +63,8 @@ class LaunchSeen:
     begun: int
     """Time at which the launch was begun (ms UTC, the store's clock)."""
     decided: int | None
-    """Time at which its result was recorded (ms UTC, the store's clock). None if there is no result yet."""
+    """Time at which the launch's result was recorded (ms UTC, the store's clock). None if there is no result
+    yet."""
 
     @property
     def is_decided(self) -> bool:
@@ -92,7 +93,8 @@ def launches_seen(record: JobRecord, attempt: int) -> list[LaunchSeen]:
 
 
 def launched_machines(record: JobRecord, attempt: int, number: int) -> LaunchedMachines | None:
-    """Return the machines of a launch; None if it has no result yet. Raises StoreError, RecordError."""
+    """Return the machines of a launch; None if the launch has no result yet. Raises StoreError,
+    RecordError."""
     key = launch_key(record, attempt, number, "launched.json")
     table = record.read_object(key)
     return None if table is None else read_launched(table, where=f"{record.store.url}/{key}")
@@ -104,7 +106,8 @@ def read_launched(table: Mapping[str, Any], *, where: str) -> LaunchedMachines:
 
 
 def job_machines(record: JobRecord, attempt: int) -> JobMachines | None:
-    """Return the machines of all launches, as far as they are recorded; None if no launch is. Raises StoreError, RecordError."""
+    """Return the machines of all launches, as far as the machines are recorded; None if no launch is
+    recorded. Raises StoreError, RecordError."""
     seen = launches_seen(record, attempt)
     if not seen:
         return None

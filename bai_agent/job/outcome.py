@@ -1,4 +1,4 @@
-"""Outcomes of a run: one vocabulary for the agent, the store, `bai` and readers of its exit code.
+"""Outcomes of a run. The agent, the store, `bai` and readers of its exit code use the same outcomes.
 
 | exit code | meaning |
 |---|---|
@@ -80,7 +80,7 @@ class Outcome(str, Enum):
 
     @property
     def sentence(self) -> str:
-        """One sentence for the user, without the details that only the run knows."""
+        """The outcome in one sentence for the user, without details of a particular run."""
         return _MEANING[self][1]
 
 
@@ -142,11 +142,11 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that did not come from us."),
 }
 
-# Without a change here, a new outcome is only in `OWN_FAILURES`. These are tuples, so that `in` also works with the text of
-# an outcome.
+# A new outcome that is not added to one of these groups is only in `OWN_FAILURES`. The groups are tuples, so
+# that `in` also works with the text of an outcome.
 FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
-"""Outcomes of the job that each node also reports as its own. Computing nodes explain them better than serving
-nodes."""
+"""Outcomes of the job that each node also reports as its own. Computing nodes explain these outcomes better
+than serving nodes."""
 FOR_ABSENT = (*FOR_ALL, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
 """Outcomes of the job that a node also reports as its own if it was not a member of the last generation."""
 NAMES_NODES = (
@@ -166,7 +166,7 @@ OWN_FAILURES = tuple(
     for each in Outcome
     if each not in (Outcome.SUCCEEDED, Outcome.INTERRUPTED, Outcome.PEER_FAILED, Outcome.PEER_LOST)
 )
-"""Outcomes of a node that were caused neither by its machine's end nor by another node."""
+"""Outcomes of a node that were caused neither by the end of the node's machine nor by another node."""
 UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
 """Outcomes after which the rest of a run is not needed."""
 OF_A_RUN = (
@@ -198,12 +198,12 @@ LOSSES = (
     Outcome.AGENT_ERROR,
     NOT_RESTORED,
 )
-"""Outcomes that concern only one node. In an elastic job that node is lost, but the benchmark has not
-failed."""
+"""Outcomes that concern only one node. In an elastic job, a node with such an outcome is lost, but the
+benchmark has not failed."""
 
 
 def signal_name(number: int) -> str:
-    """Return "SIGTERM" for 15; "signal 99" if there is no such signal."""
+    """Return a signal's name: "SIGTERM" for 15, or "signal 99" if no signal has the number 99."""
     try:
         return signal.Signals(number).name
     except ValueError:

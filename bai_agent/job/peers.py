@@ -18,8 +18,8 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def _matching(words: str, pattern: str | re.Pattern[str]) -> Rule:
-    """Return the rule for a text. Some texts are written into configuration files, so none may contain a line break or
-    another special character."""
+    """Return the rule for a text. Some texts are written into configuration files, so no text may contain a
+    line break or another special character."""
     return Rule(words, check=lambda text: re.fullmatch(pattern, text) is not None)
 
 
@@ -43,23 +43,24 @@ class Peer:
     """A node of the attempt."""
 
     rank: Count
-    """The node's position among the nodes that it works with, which is its group rank in a generation."""
+    """The node's position among the nodes of its group, which is the node's group rank in a generation."""
     address: _Address
     """Address for the other nodes: an IP address or a host name."""
     slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1
     """Number of the benchmark's processes on this node."""
     port: PortNumber = 0
-    """A port that was free on the node when it joined; 0 if it offers no port to the others."""
+    """A port that was free on the node when the node joined; 0 if the node offers no port to other nodes."""
     instance_id: Text | None = None
-    """Id of its EC2 instance; None if it is not an EC2 instance."""
+    """Id of the node's EC2 instance; None if the node is not an EC2 instance."""
     public_key: _PublicKey | None = None
     """Public SSH key, if the strategy uses SSH: the coordinator's client key, or a worker's host key."""
     interface: _Interface | None = None
-    """The node's network interface that has the address: "ens5"."""
+    """The node's network interface that has the address, such as "ens5"."""
     agent_port: PortNumber = 0
-    """Port at which its agent answers direct questions (`peers/direct_question.py`). 0 if there is none."""
+    """Port on which the node's agent answers direct questions (`peers/direct_question.py`). 0 if the agent
+    answers none."""
     engine: _Engine | None = None
-    """Name and version of the strategy's launcher on the node: "mpirun (Open MPI) 4.1.4"."""
+    """Name and version of the strategy's launcher on the node, such as "mpirun (Open MPI) 4.1.4"."""
     node: Count = -1
     """The node's number in the job's record, which is never used for another node. Unset: `rank`."""
 
@@ -69,12 +70,12 @@ class Peer:
 
     @property
     def title(self) -> str:
-        """Its name for people: "Node 1 (i-0123, 10.0.0.2)"."""
+        """The node's name for people, such as "Node 1 (i-0123, 10.0.0.2)"."""
         return f"Node {self.node} ({', '.join(filter(None, (self.instance_id, self.address)))})"
 
     @property
     def mention(self) -> str:
-        """The name within a sentence: "node 1 (i-0123, 10.0.0.2)"."""
+        """The node's name within a sentence, such as "node 1 (i-0123, 10.0.0.2)"."""
         return f"n{self.title[1:]}"
 
 
@@ -85,7 +86,7 @@ def members_table(members: Members) -> dict[str, Any]:
 
 
 def read_members(table: Mapping[str, Any], *, where: str) -> Members:
-    """Return what `members_table` made. Raises RecordError."""
+    """Return the members from a table that `members_table` made. Raises RecordError."""
     key = table.get("key")
     if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
         raise RecordError(f"{where}: the key is corrupt or was written by another tool")
@@ -94,7 +95,8 @@ def read_members(table: Mapping[str, Any], *, where: str) -> Members:
 
 
 def generation_token(members: Members, generation: int) -> str:
-    """Return a secret that the benchmark's nodes of a generation share. It does not reveal the agents' own key. "" if a node is alone."""
+    """Return a secret that the nodes of a generation share, or "" if the generation has one node. The secret
+    does not reveal the agents' own key."""
     if members.key is None:
         return ""
     # Imported here because most jobs do not need it.
@@ -109,7 +111,7 @@ def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
 
 
 def peer_of(peers: Sequence[Peer], node: int) -> Peer:
-    """Return the peer of the node with this number. Raises RecordError if it is not among them."""
+    """Return the peer of the node with this number. Raises RecordError if no peer has this number."""
     for peer in peers:
         if peer.node == node:
             return peer

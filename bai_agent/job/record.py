@@ -1,4 +1,4 @@
-"""A job's record in a store: names of its objects, and reading of its growing streams."""
+"""A job's record in a store. Contains the names of the record's objects, and reads its growing streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bai_agent.job.store import JobStore, StoredObject
 from bai_agent.light_dataclass import dataclass
 
 Stream: TypeAlias = str
-"""A growing stream of a node: "log", "metrics", "events", or another folder below the node's."""
+"""A growing stream of a node: "log", "metrics", "events", or another folder below the node's folder."""
 
 LARGEST_OBJECT = 16 << 20
 """Largest object that is read whole (bytes); our own objects have some KiB."""
@@ -24,7 +24,8 @@ _TRIES = 3
 """Number of times that an object is put if the store answers that it exists but does not list it."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
 _parsed = lru_cache(32)(parse_job)
-"""Keeps the last descriptors, because a look at one job asks for its descriptor a dozen times."""
+"""Caches the last parsed descriptors, because a command that shows one job reads the job's descriptor a dozen
+times."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,10 @@ class JobRecord:
         return self.has("job.toml")
 
     def job(self) -> Job:
-        """Return the job descriptor without credentials, for views and exports: addresses lose passwords and queries.
+        """Return the job descriptor without credentials, for views and exports. Passwords and queries are
+        removed from addresses.
 
-        Raises MissingObjectError if there is none, DescriptorError if it is wrong.
+        Raises MissingObjectError if there is no descriptor, DescriptorError if the descriptor is wrong.
         """
         return without_credentials(self.exact_job())
 
@@ -70,11 +72,11 @@ class JobRecord:
         return _parsed(content, where=f"{self.store.url}/{self.key('job.toml')}")
 
     def result(self) -> dict[str, Any] | None:
-        """Return the job's result; None if it has not ended."""
+        """Return the job's result; None if the job has not ended."""
         return self.read_object(self.key("result.json"))
 
     def cancel(self, *, by: str) -> bool:
-        """Request the job's cancellation; return False if it was requested before."""
+        """Request the job's cancellation; return False if the cancellation was requested before."""
         content = json.dumps({"time": now_ms(), "by": by}).encode() + b"\n"
         return self.store.put(self.key("cancel.json"), content, if_absent=True)
 
@@ -82,21 +84,23 @@ class JobRecord:
         return self.has("cancel.json")
 
     def has(self, name: str) -> bool:
-        """Return whether the job's object `name` exists. Objects below `name/` do not count, because any instance may write some of
-        these."""
+        """Return whether the job's object `name` exists. Objects below `name/` do not count, because any
+        instance may write some of those objects."""
         return self._is_listed(self.key(name))
 
     def put_time(self, name: str) -> int | None:
-        """Return when the job's object `name` was put (ms UTC, by the store's clock); None if there is none."""
+        """Return when the job's object `name` was put (ms UTC, by the store's clock); None if there is no
+        such object."""
         key = self.key(name)
         return next((each.modified for each in self.store.find(key) if each.key == key), None)
 
     def read_object(self, key: str) -> dict[str, Any] | None:
-        """Return the JSON object at `key` of the store; None if there is none. Raises RecordError if it is not a JSON object."""
+        """Return the JSON object at `key` of the store; None if the key does not exist. Raises RecordError if
+        the content is not a JSON object."""
         return self._table(key, self._read(key))
 
     def settle(self, key: str, content: bytes) -> bool:
-        """Put an object unless it exists; return whether this call put it. Raises StoreError.
+        """Put an object unless the key exists; return whether this call put the object. Raises StoreError.
 
         False may also mean that an earlier try of the same put succeeded. S3 may also answer "exists" because of a concurrent put that
         failed later.
@@ -153,7 +157,7 @@ class NodeRecord:
 
     @property
     def place(self) -> str:
-        """Key prefix of all of its objects, without a slash at the end."""
+        """Key prefix of all of the node's objects, without a slash at the end."""
         return self.job.key(f"attempts/{self.attempt}/nodes/{self.rank}")
 
     def key(self, name: str) -> str:
@@ -169,11 +173,12 @@ class NodeRecord:
         return self.job.read_object(self.key(name))
 
     def read(self, stream: Stream, position: int, *, limit: int = 2**20) -> bytes:
-        """Return at most `limit` bytes of a stream from `position` on; empty if it is shorter.
+        """Return at most `limit` bytes of a stream from `position` on; empty if the stream is shorter.
 
-        A stream is a sequence of objects, named by the position of their first byte; the last one may still grow.
+        A stream is a sequence of objects, each named by the position of its first byte. The last object may
+        still grow.
         """
-        # The sizes in the listing save a request if there is nothing new, as is usual for a follower.
+        # The sizes in the listing save a request if the stream has nothing new, as is usual for a follower.
         chunks = {start: each for start, each in self._chunks(stream) if start <= position}
         if not chunks:
             return b""

@@ -1,7 +1,7 @@
 """Types of a job's record: events of a run, outcomes of nodes, and results. docs/run-directory.md is the
 reference.
 
-Both programs read them with `bai_agent.decode`.
+Both programs read these types with `bai_agent.decode`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunEvent:
 
     type: ClassVar[str]
     time: Moment = 0
-    """Time (ms UTC), set when it is appended."""
+    """Time of the event (ms UTC), set when the event is appended."""
 
     def __init_subclass__(cls) -> None:
         if cls.type:
@@ -66,7 +66,7 @@ class PhaseEvent(RunEvent):
     state: Text
     """"started" or "finished"."""
     seconds: Seconds | None = None
-    """Duration, if it has finished."""
+    """Duration of the phase; None if the phase has not finished."""
     uptime: Seconds | None = None
     """Time since the machine's boot by its monotonic clock, because the time of day may be changed."""
 
@@ -103,7 +103,7 @@ class BenchmarkStartEvent(RunEvent):
     pid: Count
     argv: Texts
     generation: Count = 0
-    """Number of starts before this one."""
+    """Number of starts of the benchmark before this start."""
     output_bytes: Count | None = None
     """Length of the output before the start (bytes). None if an older version wrote the event."""
 
@@ -118,7 +118,7 @@ class RepeatEvent(RunEvent):
     repeat: Count | None
     """Number of the run in records; None for a warm-up run."""
     name: Text
-    """"run 3 of 10": for people, who count from 1."""
+    """"run 3 of 10", the run's name for people, who count from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +186,10 @@ class RestoreEvent(RunEvent):
     type = "restore"
     generation: Count
     name: Text | None
-    """Name of the checkpoint; None if there was none yet."""
+    """Name of the checkpoint; None if the job had no checkpoint yet."""
     files: Count = 0
     bytes: Count = 0
-    """Bytes that were restored; 0 if the folder held that checkpoint already."""
+    """Bytes that were restored; 0 if the folder already contained that checkpoint."""
     seconds: Seconds = 0.0
 
     @property
@@ -243,11 +243,11 @@ class NeighbourEvent(RunEvent):
 
     type = "neighbour"
     job_id: Text | None
-    """None for jobs of other users, whose ids are not trusted."""
+    """Id of the other job. None for jobs of other users, whose ids are not trusted."""
     since: Moment
-    """Start of the time in which both ran."""
+    """Time since which both jobs ran."""
     until: Moment | None = None
-    """End of that time; None if both still run."""
+    """Time until which both jobs ran; None if both still run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +258,12 @@ class TransportEvent(RunEvent):
     library: Text
     """"NCCL" or "Open MPI"."""
     uses: Texts
-    """All networks that it reported, in its own words: "NET/Socket", "P2P"."""
+    """All networks that the library reported, in the library's own words, such as "NET/Socket" and "P2P"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionEvent(RunEvent):
-    """The extractor finished after the benchmark's end, or bai gave it up."""
+    """The extractor finished after the benchmark's end, or bai stopped waiting for the extractor."""
 
     type = "extraction"
     seconds: Seconds
@@ -277,7 +277,7 @@ class SinkEvent(RunEvent):
     type = "sink"
     sink: Text
     error: Text | None
-    """Why it is unreachable; None if it is reachable again."""
+    """Reason why the sink is unreachable; None if the sink is reachable again."""
     message: Text
 
 
@@ -353,9 +353,9 @@ class BenchmarkExit:
 
     code: Count | None = None
     signal: Count | None = None
-    """Signal that ended it."""
+    """Signal that ended the benchmark."""
     exec_error: dict[Text, Any] | None = None
-    """Reason why it never ran."""
+    """Reason why the benchmark never ran."""
     stop: Text | None = None
     """The `Outcome` because of which the agent stopped the benchmark."""
     stop_signal: Count | None = None
@@ -368,9 +368,10 @@ class BenchmarkExit:
     user_seconds: Seconds | None = None
     system_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
-    """Peak memory of its largest process."""
+    """Peak memory of the benchmark's largest process."""
     tree_peak_memory_bytes: Count | None = None
-    """Peak memory of all its processes together, page cache included. None if no cgroup measured it."""
+    """Peak memory of all processes of the benchmark together, page cache included. None if no cgroup measured
+    the memory."""
     context_switches_voluntary: Count | None = None
     context_switches_involuntary: Count | None = None
     emit_lost_bytes: Count | None = None
@@ -393,22 +394,22 @@ class HeadlineValue:
     value: Number
     units: Text = ""
     name: Text | None = None
-    """Name of the metric; None in records of older versions, which have it only as the key."""
+    """Name of the metric; None in records of older versions, in which the name is only the key."""
     labels: dict[Text, Text] | None = None
     arm: Text | None = None
     ranks: Count = 1
     """Number of ranks that the headline combines."""
     over_ranks: Text | None = None
-    """How ranks are combined: an `OverRanks`; None for one rank."""
+    """How ranks are combined, as an `OverRanks`; None for one rank."""
     runs: dict[Text, list[Number]] | None = None
-    """In the record of one of several nodes: the numbers of the node's ranks, by repeat. The key is "" for a
-    single run."""
+    """Numbers of the node's ranks, by repeat, in the record of a node of several. The key is "" for a single
+    run."""
     generation: Count | None = None
-    """Generation of its values. None if the job has no generations."""
+    """Generation of the headline's values. None if the job has no generations."""
     nodes: dict[Text, Number] | None = None
-    """In a generation of several nodes: each node's headline, by node."""
+    """Headline of each node, in a generation of several nodes."""
     per_node: Number | None = None
-    """In a generation of several nodes: a node's share of a sum or rate. None for other metrics."""
+    """A node's share of a sum or rate, in a generation of several nodes. None for other metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,9 +469,9 @@ class RepeatOutcome:
     """The end of one run of a `[repeat]` job. Unknown values of a lost run are None."""
 
     repeat: Count
-    """Number of the run, from 0; warm-up runs are neither counted nor listed."""
+    """Number of the run, from 0. Warm-up runs are neither counted nor listed."""
     arm: Text | None = None
-    """Arm of the run, in a job that compares several; else None."""
+    """Arm of the run, in a job that compares several arms; None in other jobs."""
     outcome: Text
     """The value of an `Outcome`."""
     code: Count | None = None
@@ -482,7 +483,7 @@ class RepeatOutcome:
     system_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
     ignored_code: Count | None = None
-    """The exit code, if it was ignored and not 0: `code` is 0 then."""
+    """The exit code, if the code was ignored and is not 0. If so, `code` is 0."""
 
 
 Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
@@ -493,7 +494,7 @@ class GenerationOutcome:
     """The end of one generation of a job with restarts. Unknown values of a lost generation are None."""
 
     generation: Count
-    """Number of the generation, from 0; equals the number of restarts before it."""
+    """Number of the generation, from 0, which is the number of restarts before the generation."""
     outcome: Text
     """The value of an `Outcome`."""
     sentence: Text = ""
@@ -503,15 +504,15 @@ class GenerationOutcome:
     ended: Moment | None = None
     wall_seconds: Seconds | None = None
     output_begin: Count = 0
-    """Offset in the output at which it begins (bytes)."""
+    """Offset in the output at which the generation begins (bytes)."""
     output_end: Count | None = None
-    """Offset in the output at which it ends (bytes)."""
+    """Offset in the output at which the generation ends (bytes)."""
     members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
     """Numbers of its nodes, in the order of their group ranks."""
     gap_seconds: Seconds | None = None
     """Time before the generation in which no benchmark ran. None for the first generation, or if unknown."""
     headlines: dict[Text, HeadlineValue] = field(default_factory=dict)
-    """Headlines, by metric with labels."""
+    """Headlines of the generation, by metric with labels."""
 
 
 Generations = Annotated[list[GenerationOutcome], Rule("a list of generations")]
@@ -523,7 +524,7 @@ class CheckpointSummary:
 
     kept: Count = 0
     bytes: Count = 0
-    """Total size."""
+    """Total size of the checkpoints (bytes)."""
     seconds: Seconds = 0.0
     """Duration of the uploads, during the benchmark or after its end."""
     newest: Text | None = None
@@ -538,7 +539,7 @@ class ProcessUsage:
     """Resources that one of our programs used, without its child processes."""
 
     cpu_seconds: Seconds
-    """User and system time."""
+    """User and system time of the processes."""
     peak_memory_bytes: Count | None = None
     at_least: Truth = False
     """Whether the values are lower bounds, because a process was killed."""
@@ -546,17 +547,17 @@ class ProcessUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd(BenchmarkExit):
-    """The end of one run, or of all, as the shim writes it to `repeats.jsonl` and `exit.json`."""
+    """How one run or all runs ended, as the shim records in `repeats.jsonl` and `exit.json`."""
 
     arm: Text | None = None
     ignored_code: Count | None = None
-    """The exit code, if it was ignored and not 0: `code` is 0 then."""
+    """The exit code, if the code was ignored and is not 0. If so, `code` is 0."""
     own_usage: ProcessUsage | None = None
-    """Resources of the shim."""
+    """Resources that the shim used."""
 
     @property
     def was_stopped(self) -> bool:
-        """Whether the coordinator told it to end."""
+        """Whether the coordinator ordered the run to end."""
         return self.stop is not None or self.stop_signal is not None
 
 
@@ -572,7 +573,7 @@ class ExtractionEnd(ExtractionSummary):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnUsage:
-    """Resources that our programs used on a node. None if unknown."""
+    """Resources that our programs used on a node. A value is None if it is unknown."""
 
     rank: Count = 0
     cpus: Count | None = None
@@ -581,7 +582,7 @@ class OwnUsage:
     """Duration of the benchmark on this node."""
     agent: ProcessUsage | None = None
     extractor: ProcessUsage | None = None
-    """Resources of all its processes."""
+    """Resources of all processes of the extractor."""
     shim: ProcessUsage | None = None
 
 
@@ -590,11 +591,11 @@ class Ending:
     """The end of one node's part of a job, or of the whole job."""
 
     outcome: Text
-    """The value of an `Outcome`. In a result, it may be an outcome of another version."""
+    """The value of an `Outcome`. In a result, the value may be an outcome of another version."""
     sentence: Text
     benchmark: BenchmarkExit | None = None
     phases: Annotated[dict[Text, Seconds], Rule("a table of seconds")] | None = None
-    """Duration of each finished phase (seconds); in a job of several nodes, on the slowest one."""
+    """Duration of each finished phase (seconds). In a job of several nodes, the slowest node counts."""
     metrics: ExtractionSummary | None = None
     kafka: KafkaDelivery | None = None
     last_lines: Texts | None = None
@@ -603,16 +604,17 @@ class Ending:
     started: Moment | None = None
     ended: Moment | None = None
     seconds: Seconds | None = None
-    """Duration by a monotonic clock, from the agent's first phase on; in a job, on the slowest node. None if unknown."""
+    """Duration by a monotonic clock, from the agent's first phase on. In a job's result, the slowest node
+    counts. None if unknown."""
     warnings: Texts | None = None
     transports: Transports | None = None
-    """Networks that each library reported: "NET/Socket", "P2P"."""
+    """Networks that each library reported, such as "NET/Socket" and "P2P"."""
     repeats: Repeats | None = None
     """The started runs of a `[repeat]` job, in order; None in other jobs."""
     generations: Generations | None = None
     """The started generations of a job with restarts, in order; None in other jobs."""
     checkpoints: CheckpointSummary | None = None
-    """None in jobs without `[checkpoint]`."""
+    """Summary of the checkpoints. None in jobs without `[checkpoint]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -624,13 +626,13 @@ class NodeOutcome(Ending):
     """Time at which the benchmark or its first process failed, before draining and before other processes were stopped
     (ms UTC)."""
     serves: Truth = False
-    """Whether the node only serves another node: that node starts processes of the benchmark on it, or is the client of its
-    server."""
+    """Whether the node only serves another node, which starts the benchmark's processes on this node or is
+    the client of this node's server."""
     is_server: Truth = False
     """Whether the node runs the job's server, whose failure its client notices at once."""
     own_usage: OwnUsage | None = None
     complete: Truth = True
-    """Whether the node has sent everything. False if it has failed and is still draining."""
+    """Whether the node has sent everything. False if the node has failed and is still draining."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -643,11 +645,11 @@ class JobResult(Ending):
     exit_code: Annotated[int, Rule("an exit code from 0 to 6", 0, max(ExitCode) + 1)]
     git: GitCommit | None = None
     own_usage: Annotated[list[OwnUsage], Rule("a list of what each node's programs took")] | None = None
-    """By rank, for the nodes that reported it."""
+    """Resources by rank, for the nodes that reported their resources."""
     lost: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes that were given up; their end is unknown."""
+    """Ranks of nodes that were given up. How these nodes ended is unknown."""
     replaced: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes in whose place machines were launched. None if there are none."""
+    """Ranks of nodes in whose place machines were launched. None if no machine was replaced."""
     on_behalf: Truth = False
     """Whether another program wrote the result because the machines could not."""
 

@@ -1,6 +1,6 @@
 """Redacts secrets in all text that leaves this process: logs, events, results, warnings, examples.
 
-Files that the benchmark writes are stored unchanged. Text that bai quotes from them is redacted.
+Files that the benchmark writes are stored unchanged. Text that bai quotes from such files is redacted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 _SHORTEST = 4
-"""Shorter texts do not count as secrets, because redacting them would hide ordinary words."""
+"""Length of the shortest text that counts as a secret. Redacting shorter texts would hide ordinary words."""
 _SHORTEST_LINE = 8
 """Length of the shortest line that is redacted in a secret of several lines, because "}" or "EOF" occurs in
 many texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of characters that index the forms. It is the length of the shortest form: two lines of one character
-each."""
+"""Number of characters that index the forms. This number is the length of the shortest form, which consists
+of two lines of one character each."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"
@@ -40,12 +40,12 @@ class Redactor(logging.Filter):
 
     @property
     def known(self) -> list[str]:
-        """The secrets, as they were given."""
+        """The known secrets, unchanged."""
         return sorted(self._known)
 
     def know(self, secrets: Iterable[str]) -> None:
-        """Redact `secrets` from now on: whole, line by line, and encoded as JSON, percent-encoded or in
-        base64."""
+        """Redact `secrets` from now on. A secret is recognised whole, line by line, as JSON, percent-encoded
+        and in base64."""
         new = set(secrets) - self._known
         if not new:
             return
@@ -60,8 +60,9 @@ class Redactor(logging.Filter):
     def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
         """Return `value` with all texts in it redacted, including keys, except those of the outermost `own_levels` tables.
 
-        Keys of those tables are bai's own names, which must not be redacted even if a secret is "metrics". Call it before
-        the value is encoded: quotes and line ends of a secret look different afterwards.
+        Keys of those tables are bai's own names, which must not be redacted even if a secret is "metrics".
+        Call `redact_all` before the value is encoded, because quotes and line ends of a secret look different
+        after encoding.
         """
         if isinstance(value, str):
             return self.redact(value)
@@ -94,7 +95,7 @@ class Redactor(logging.Filter):
         record.msg = self.redact(text)
         record.args = ()
         if record.exc_info:
-            # Formatters use this text if it is set.
+            # Formatters use `exc_text` if it is set.
             record.exc_text = self.redact(_AS_TEXT.formatException(record.exc_info))
         if record.stack_info:
             record.stack_info = self.redact(record.stack_info)
@@ -107,8 +108,8 @@ class _Forms:
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """Forms by their first characters, the longest first, so that a text that contains another one is
-        replaced as a whole."""
+        """Forms by their first characters, the longest form first, so that a text that contains another form
+        is replaced as a whole."""
         self._first = re.compile(r"(?!)")
         """Matches the first characters of any form."""
 
@@ -133,7 +134,7 @@ class _Forms:
         return "".join([*pieces, text[kept:]])
 
     def _length_at(self, text: str, start: int) -> int:
-        """Return the length of the longest form that begins at `start`; 0 if there is none."""
+        """Return the length of the longest form that begins at `start`; 0 if no form begins there."""
         for length, forms in self._by_key.get(text[start : start + _KEY], {}).items():
             if text[start : start + length] in forms:
                 return length
@@ -158,8 +159,8 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Yield the secret, and also its lines if there are several, because a log or a list of last lines has them
-    separately."""
+    """Yield the secret, and each line of a secret of several lines, because a log or a list of last lines has
+    the lines separately."""
     stripped = secret.strip()
     lines = [line.strip() for line in stripped.splitlines()]
     if len(stripped) >= _SHORTEST:

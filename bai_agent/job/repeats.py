@@ -26,11 +26,11 @@ class RepeatedRun:
     """One run, warm-up runs included."""
 
     run: Count
-    """Number among all started runs, from 0."""
+    """Number of the run among all started runs, from 0."""
     repeat: Count | None
-    """Number in records, from 0; None for a warm-up run."""
+    """Number of the run in records, from 0; None for a warm-up run."""
     arm: Text | None = None
-    """Arm of the run, in a job that compares several; else None."""
+    """Arm of the run, in a job that compares several arms; None in other jobs."""
     output_bytes: Count
     """Offset in the output at which the run begins (bytes)."""
     emit_bytes: Count
@@ -51,7 +51,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedStep:
-    """A failed command before or after a run. No further run begins after it."""
+    """A failed command before or after a run. No further run begins after a failed command."""
 
     step: Text
     """"prepare" or "cleanup"."""
@@ -75,7 +75,7 @@ class RepeatedRuns:
         return [each for each in self.runs if each.repeat is not None]
 
     def add(self, lines: bytes) -> None:
-        """Add whole lines; damaged ones are skipped."""
+        """Add whole lines. Damaged lines are skipped."""
         for line in lines.splitlines():
             with suppress(RecordError):
                 self._add(parse_json(line, where=_FILE))
@@ -102,7 +102,7 @@ class RepeatsFile:
         self.known = RepeatedRuns()
 
     def look(self) -> RepeatedRuns:
-        """Return its current content."""
+        """Return the file's current content."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._path.stat().st_size > self._read:
                 with self._path.open("rb") as file:
@@ -114,5 +114,5 @@ class RepeatsFile:
 
 
 def read_repeats(path: Path) -> RepeatedRuns:
-    """Return the content of the `repeats.jsonl` at `path`; an empty one if it does not exist."""
+    """Return the content of the `repeats.jsonl` at `path`; empty content if the file does not exist."""
     return RepeatsFile(path).look()

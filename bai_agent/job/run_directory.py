@@ -1,8 +1,9 @@
 """Names in a run's directory, and the functions that write there.
 
-A run's directory is the node's place in the job store: `<store>/<job>/attempts/<n>/nodes/<rank>/` for a job that
-`bai` runs on this machine, `/var/lib/bai/<job>/` on an instance. `log/<offset>` and `metrics/<offset>.jsonl` are hard
-links to the growing files: readers of the store find them under the names of an upload.
+A run's directory is the node's place in the job store: `<store>/<job>/attempts/<n>/nodes/<rank>/` for a job
+that `bai` runs on this machine, `/var/lib/bai/<job>/` on an instance. `log/<offset>` and
+`metrics/<offset>.jsonl` are hard links to the growing files, so that readers of the store find these files
+under the names of an upload.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ class RunDir:
 
     path: Path
     arm: str | None = None
-    """Arm of `[repeat]` whose work folder, scripts and venv are meant. None for those of the whole run."""
+    """Arm of `[repeat]` whose work folder, scripts and venv the paths name. None for the folders of the whole
+    run."""
     generation: int = 0
-    """Generation whose shim's files are meant."""
+    """Generation whose shim's files the paths name."""
 
     def of_arm(self, name: str | None) -> RunDir:
         """Return the run's directory with the folders of the arm `name`."""
@@ -85,7 +87,7 @@ class RunDir:
 
     @property
     def shim_folder(self) -> Path:
-        """Folder of a generation's shim. For the first generation, it is the run's directory itself."""
+        """Folder of a generation's shim. The folder of the first generation is the run's directory itself."""
         return self.path if self.generation == 0 else self.path / _GENERATIONS / str(self.generation)
 
     @property
@@ -108,7 +110,7 @@ class RunDir:
     cancel = _Place("cancel.json")
     """Request to cancel the job."""
     output = _Place("output.log")
-    """Output of the benchmark, written by itself."""
+    """Output of the benchmark, written by the benchmark itself."""
 
     @property
     def kept_output(self) -> Path:
@@ -126,9 +128,10 @@ class RunDir:
     """Content of the FIFO, verbatim, written by the shim."""
     fifo = _Place("fifo")
     peers = _Place("peers.json", of_generation=True)
-    """Nodes of the attempt after they have met. After a restart, it has the ports of the new generation."""
+    """Nodes of the attempt after they have met. After a restart, the file has the ports of the new
+    generation."""
     hostfile = _Place("hostfile")
-    """Hostfile for the benchmark: a line "ADDRESS slots=N" for each node."""
+    """Hostfile for the benchmark, with a line "ADDRESS slots=N" for each node."""
     decision = _Place("decision.json", of_generation=True)
     """Decision to begin the generation, with the reason. The first generation has none."""
     end = _Place("generations/end.json")
@@ -137,7 +140,7 @@ class RunDir:
     @property
     def launcher(self) -> Path:
         """Folder for error reports of a strategy's launcher, in this generation."""
-        # Apart from the shim's files, because the benchmark's user writes there.
+        # The launcher's folder is separate from the shim's files, because the benchmark's user writes there.
         return self.path / ("launcher" if self.generation == 0 else f"launcher-{self.generation}")
 
     mounts = _Place("mounts")
@@ -150,7 +153,8 @@ class RunDir:
     repeats = _Place("repeats.jsonl")
     """Beginning and end of each run of a `[repeat]` job, written by the shim."""
     turn = _Place("turn.json")
-    """Coordinator's decision whether the next run begins, if nodes begin runs together. The shim reads it."""
+    """Coordinator's decision whether the next run begins, if nodes begin runs together. The shim reads this
+    file."""
     repeat_word = _Place("repeat.json")
     """Decision of the agent whether the runs are enough."""
     stop = _Place("stop.json", of_generation=True)
@@ -165,10 +169,10 @@ class RunDir:
     extractor_search = _Place("extractor.search")
     """Current search of the extractor while it runs with `--careful`."""
     extractor_disabled = _Place("extractor.disabled.jsonl")
-    """Patterns that took too long, each with the first line that is no longer searched for it."""
+    """Patterns that took too long, each with the first line that is no longer searched for the pattern."""
     extracted = _Place("extracted.json")
-    """Counts, headlines and warnings. The extractor writes it when the benchmark has exited and every record is in
-    `metrics`."""
+    """Counts, headlines and warnings. The extractor writes this file when the benchmark has exited and every
+    record is in `metrics`."""
     kafka_offset = _Place("kafka.offset")
     cloudwatch_offset = _Place("cloudwatch.offset")
     log_lines_offset = _Place("log-lines.offset")
@@ -178,7 +182,7 @@ class RunDir:
     """Id of the image of the benchmark's container. The image is found again by its id, because a tag may move
     to another image."""
     registry_login = _Place("registry-login.json")
-    """Login for the registry of that image. It exists during the pull."""
+    """Login for the registry of the container's image. The file exists only during the pull."""
     image_pull_log = _Place("image-pull.log")
     """Output of podman during the pull of the image."""
     pulled = _Place("pulled.json")
@@ -208,8 +212,8 @@ class RunDir:
 
 
 def reserve_space(rundir: RunDir) -> None:
-    """Reserve disk space, so that a run that fills the disk can still report this. Raises OSError if there is not
-    enough space."""
+    """Reserve disk space, so that a run that fills the disk can still report the full disk. Raises OSError if
+    there is not enough space."""
     for path, size in ((rundir.reserved, _RECORDS_BYTES), (rundir.reserved_result, _RESULT_BYTES)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -279,7 +283,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes) -> bool:
-    """Create `path` with all of `content`; return False, and change nothing, if it exists."""
+    """Create `path` with all of `content`. If `path` exists, change nothing and return False."""
     draft = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.new")
     write_atomic(draft, content)
     try:
@@ -300,7 +304,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`. None if there is no such file or if its content is not a JSON object.
+    """Return the JSON object in `path`. None if `path` does not exist or its content is not a JSON object.
 
     Another user may have made the file, so a FIFO, a device or a huge file also gives None.
     """
@@ -376,7 +380,7 @@ def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path`; the kernel releases it when the process ends, for any reason.
 
     Waits up to `wait_s` seconds for a predecessor that is just ending (or for a reader that checks the lock).
-    Raises BusyError if another live process holds it.
+    Raises BusyError if another live process holds the lock.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -397,8 +401,8 @@ def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def read_job_result(rundir: RunDir, *, is_first: bool) -> bytes | None:
-    """Return the result of the whole job if this node decides it, else None. is_first: whether this is the first node of a fixed
-    job."""
+    """Return the result of the whole job if this node decides the result; None otherwise. is_first: whether
+    this is the first node of a fixed job."""
     if rundir.job_result.exists():
         return rundir.job_result.read_bytes()
     return rundir.result.read_bytes() if is_first else None

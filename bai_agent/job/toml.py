@@ -11,8 +11,8 @@ else:
     import tomli as tomllib
 
 _DEEPEST = 64
-"""Deepest nesting of lists and tables. Some parsers fail at the interpreter's recursion limit, others far
-beyond it."""
+"""Deepest nesting of lists and tables. Some parsers fail at the interpreter's recursion limit, and others
+fail only far beyond that limit."""
 _WHOLE = range(-(2**63), 2**63)
 """Range of integers: https://toml.io/en/v1.0.0#integer"""
 
@@ -20,7 +20,8 @@ TOMLDecodeError = tomllib.TOMLDecodeError
 
 
 class TomlBoundsError(ValueError):
-    """The TOML may be valid, but it exceeds our limits. The message is the end of a sentence about the file."""
+    """The TOML may be valid, but the text exceeds our limits. The message is the end of a sentence about the
+    file."""
 
 
 def read_toml_text(text: str) -> dict[str, Any]:

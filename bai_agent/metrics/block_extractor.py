@@ -42,7 +42,7 @@ class BlockExtractor:
         quote: Callable[[str], str],
         now: Callable[[], int],
     ) -> None:
-        """quote: removes secrets from quoted output."""
+        """quote: function that removes secrets from quoted output."""
         self._job, self._records, self._tally = job, records, tally
         self._limit = limit
         self._switched_off = switched_off

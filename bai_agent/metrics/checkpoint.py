@@ -30,7 +30,7 @@ class ExtractionCheckpoint:
     positions.
 
     The file may already contain records from beyond these positions, if a restarted extractor was repeating
-    them. `last` shows whether it does.
+    those records. `last` shows whether the file contains such records.
     """
 
     size: int
@@ -46,7 +46,7 @@ class ExtractionCheckpoint:
     context: dict[str, State] = field(default_factory=dict)
     """Context from earlier lines at the positions of `logs`, by source."""
     own_usage: dict[str, Any] | None = None
-    """Resources that the extraction had used at that time."""
+    """Resources that the extraction had used by the time of the checkpoint."""
 
 
 def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
@@ -68,7 +68,8 @@ def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
 
 
 def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> ExtractionCheckpoint | None:
-    """Return the checkpoint in `path` for a job with this number of `metrics`; None if it does not match the existing files."""
+    """Return the checkpoint in `path` for a job with this number of `metrics`; None if the checkpoint does
+    not match the existing files."""
     value = read_json(path)
     if value is None or value.get("version") != _VERSION:
         return None
@@ -84,7 +85,7 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Extracti
 
 
 def logs_done(path: Path) -> tuple[object, object]:
-    """Return the positions in the checkpoint in `path`, only for comparison."""
+    """Return the positions in the checkpoint in `path`. The positions are used only for comparison."""
     value = read_json(path) or {}
     return value.get("logs"), value.get("emit")
 
@@ -99,7 +100,8 @@ def required_seen(path: Path, metrics: Sequence[Metric]) -> list[str]:
 
 
 def usage_so_far(path: Path) -> ProcessUsage | None:
-    """Return the resources that the extraction had used at the checkpoint in `path`; None if not known."""
+    """Return the resources that the extraction had used at the checkpoint in `path`; None if the resources
+    are not known."""
     try:
         return checked(ProcessUsage, (read_json(path) or {}).get("own_usage"), where=str(path))
     except RecordError:

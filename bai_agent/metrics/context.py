@@ -1,6 +1,7 @@
 """Adds labels, steps or units that earlier lines of the log define for later values (`context` of a metric).
 
-The last match of each pattern is saved with the log's position, so a restarted extractor continues with it.
+The last match of each pattern is saved with the log's position, so a restarted extractor continues with this
+match.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class ContextMarkers:
             groups: dict[str, str] = {}
             for pattern in patterns:
                 said = state.get(pattern, ())
-                # Several matches are column heads, each for one value of a line.
+                # Several matches in a line are column heads, each for one value of a line.
                 groups.update(said[0] if len(said) == 1 else said[k] if k < len(said) else {})
             unit = groups.pop(UNIT, None)
             if index in self._with_unit:
@@ -124,7 +125,7 @@ class ContextMarkers:
         return number if factor.factor == 1 and not factor.inverse else scaled(number, factor)
 
     def _extra(self, own: str, groups: Mapping[str, str]) -> str:
-        """Return the members of a record: its own members and those of the context."""
+        """Return the members of a record, which are the record's own members and those of the context."""
         if not groups:
             return own
         key = own, tuple(groups.items())

@@ -13,23 +13,24 @@ NAME_LIMIT = 256
 _RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
 """Line that `mpi_process.py` writes in a `[repeat]` job before its process starts."""
 _ATTEMPTS = 100
-"""Largest number of positions in a line at which an object is searched, so that a line full of braces does not
-delay the rest."""
+"""Largest number of positions in a line at which an object is searched, so that a line full of braces does
+not delay the other lines."""
 
 
 class Emitted(NamedTuple):
     """Content of one line."""
 
     values: list[tuple[int, str, str]]
-    """Position of the key, name, and value as JSON."""
+    """Position of each key, with the name, and the value as JSON."""
     not_numbers: list[tuple[str, str]]
-    """Names whose value is not a finite number, with that value."""
+    """Names whose value is not a finite number, each with its value."""
     bad: bool
     """Whether the line, or a part of it, is not an object of names and values."""
 
 
 def begun_run(line: bytes) -> int | None:
-    """Return the number of the run that starts after `line` (-1: a warm-up run); None if it does not start one."""
+    """Return the number of the run that starts after `line` (-1: a warm-up run); None if no run starts after
+    `line`."""
     found = _RUN_BEGINS.fullmatch(line)
     if found is None:
         return None
@@ -39,8 +40,9 @@ def begun_run(line: bytes) -> int | None:
 def parse_emitted(line: bytes) -> Emitted:
     """Return the content of `line`.
 
-    A writer that died within a line leaves a fragment before the next writer's object. So the longest suffix of
-    the line that is a complete object is read. If there is text before it, the line counts as bad.
+    A writer that died within a line leaves a fragment before the next writer's object. Therefore, the longest
+    suffix of the line that is a complete object is read. If there is text before the object, the line counts
+    as bad.
     """
     text = line.decode("utf-8", "surrogateescape").strip(" \t\r")
     start = text.find("{")

@@ -53,12 +53,13 @@ def open_log(path: Path) -> int:
 
 
 class Follower:
-    """Follows one file from a position on. If the file becomes shorter, it counts as truncated and is read from its
-    start.
+    """Follows one file from a position on. A file that becomes shorter counts as truncated and is read from
+    its start.
 
-    It opens the first of `paths` that exists, as soon as one of them exists, and keeps it open. `seen` is the known
-    size of the file. With `carriage_return` a line ends at a newline or a carriage return, else only at a newline.
-    `chunk` is at most `line_limit`. `opener` raises FileNotFoundError if there is no file.
+    The follower opens the first path of `paths` that exists, as soon as one of these paths exists, and keeps
+    the file open. `seen` is the known size of the file. With `carriage_return`, a line ends at a newline or a
+    carriage return. Without it, a line ends only at a newline. `chunk` is at most `line_limit`. `opener`
+    raises FileNotFoundError if there is no file.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Follower:
         self.position = self.place.offset
         """Offset of the next read."""
         self.end: int | None = None
-        """Offset at which reading stops for now. None: the file's end."""
+        """Offset at which reading stops for now. None means the file's end."""
         self._seen = max(seen, self.position)
         self._paths = paths
         self._carriage_return = carriage_return
@@ -124,7 +125,7 @@ class Follower:
         return True, self._split(data)
 
     def finish(self) -> list[LineBlock]:
-        """Return the last line, if it has no newline."""
+        """Return the file's last line, if that line has no newline."""
         return self._split(b"\n", in_file=False) if self.place.offset < self.position else []
 
     def skip(self, offset: int, *, repeat: int) -> None:

@@ -33,15 +33,15 @@ MOST_KEPT = 2_000_000
 _MOST_SEARCHED = 500_000
 """Largest number of values in memory while a file is searched for a median."""
 MOST_SERIES = 4096
-"""Largest number of series and runs. With more, the oldest generations are dropped. Jobs without generations
-then have no headlines in listings."""
+"""Largest number of series and runs. With more series and runs, the oldest generations are dropped, and jobs
+without generations have no headlines in listings."""
 _MOST_METRICS = 16
 _MOST_READS = 20
 _PLACES = ("rank", "process_rank")
 _CHUNK = 2**20
 
 _Started = Callable[["int | None"], "int | None"]
-"""Returns the start of the benchmark, or of a given repeat (ms UTC); None if unknown."""
+"""Function that returns the start of the benchmark, or of a given repeat (ms UTC); None if unknown."""
 _Key = tuple[str, tuple[tuple[str, str], ...], "str | None", "int | None"]
 """Metric, labels, process, repeat."""
 _Group = tuple[str, str, "int | None"]
@@ -57,7 +57,7 @@ _RECORD = (
 
 
 class _Series:
-    """Values of one series in one run, without its warm-up."""
+    """Values of one series in one run, without the warm-up."""
 
     def __init__(self, metric: Metric, running: RunningHeadline) -> None:
         self.metric = metric
@@ -123,7 +123,7 @@ class NodeHeadlines(NamedTuple):
 
     of_job: dict[str, HeadlineValue]
     of_generations: dict[int, dict[str, HeadlineValue]]
-    """By the generation's number; empty if the job has no generations."""
+    """Headlines of each generation, by its number; empty if the job has no generations."""
 
 
 class Headlines:
@@ -137,10 +137,11 @@ class Headlines:
         restarts: bool = False,
         spill_folder: Path | None = None,
     ) -> None:
-        """metrics: by their indexes, those with patterns first. restarts: whether each repeat is a generation.
+        """metrics: the metrics by their indexes, metrics with patterns first. restarts: whether each repeat
+        is a generation.
 
-        spill_folder: folder for values that do not fit in memory. None: these values are read from the records
-        again.
+        spill_folder: folder for values that do not fit in memory. If None, these values are read from the
+        records again.
         """
         first = metrics[:_MOST_METRICS]
         self._started = started
@@ -158,8 +159,8 @@ class Headlines:
         self._is_whole = self._takes = True
         """`_is_whole`: whether all records so far were added. `_takes`: whether further values are needed."""
         self._reads = False
-        """Whether the records are being read. If the start is not recorded, the time of the first record is
-        used instead."""
+        """Whether the records are being read. If so, the time of the first record replaces a start that is
+        not recorded."""
         self._searches: Mapping[_Key, RunningHeadline] | None = None
         """Searches for headlines that are still unknown after all values were added once."""
 
@@ -191,7 +192,8 @@ class Headlines:
         wanted = [each for each in columns.columns if each.metric in self._names]
         names = [self._names[each.metric] for each in wanted]
         if len(set(names)) < len(names) or any(each.extras is not None for each in wanted):
-            # The order of the values matters, or each value may belong to a different series.
+            # Columns cannot be added as a whole if the order of the values matters, or if each value may
+            # belong to a different series.
             found = columns._replace(columns=wanted).found()
             self.add_found(found, labels=labels, timestamp=timestamp, repeat=repeat)
             return
@@ -239,9 +241,10 @@ class Headlines:
     ) -> NodeHeadlines:
         """Return a node's headlines by their names with labels. path: the records.
 
-        arms: the arm of each repeat, in a job that compares some. failed: repeats that do not count.
-        of_several_nodes: include the numbers of each run, from which the job's headlines are computed. stopping:
-        returns whether the result is no longer needed. If True, no headlines are returned.
+        arms: the arm of each repeat, in a job that compares arms. failed: repeats that do not count.
+        of_several_nodes: include the numbers of each run, from which the job's headlines are computed.
+        stopping: function that returns whether the result is no longer needed. If so, no headlines are
+        returned.
         """
         try:
             found = self._numbers(path, stopping)
@@ -314,7 +317,7 @@ class Headlines:
             series, number = known[name, members, repeat]
             if series is None:
                 continue
-            # A value beyond the limit is ignored, so it cannot mark the beginning of a run.
+            # A value beyond the limit is ignored, so such a value cannot mark the beginning of a run.
             if with_times and (
                 abs(float(value)) > LIMIT or not self._is_measured(series.metric, int(timestamp), number)
             ):
@@ -361,7 +364,8 @@ class Headlines:
         return max(len(self._series), len(self._groups)) >= MOST_SERIES
 
     def _forget_oldest(self, generation: int | None) -> bool:
-        """Drop the oldest generation if it is before `generation`; return whether it was dropped."""
+        """Drop the oldest generation if it is before `generation`; return whether a generation was
+        dropped."""
         oldest = min((key[3] for key in self._series if key[3] is not None), default=None)
         if not self._restarts or generation is None or oldest is None or oldest >= generation:
             return False

@@ -1,5 +1,5 @@
-"""The logs from which metrics are taken. They are the benchmark's output, or the output of each process if processes
-have separate logs."""
+"""The logs from which metrics are taken. The logs are the benchmark's output, or the output of each process
+if processes have separate logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from bai_agent.strategy.process_ends import ProcessLog, open_regular, process_en
 OUTPUT = "log"
 """Source of values from output.log.
 
-The log of rank 3 is "log/3". In run 0 of several it is "log/3/0", and after the second restart "log/3/g2".
+The log of rank 3 is "log/3". In run 0 of several runs, the source is "log/3/0". After the second restart, the
+source is "log/3/g2".
 """
 
 _MOST_OPEN = 256
@@ -38,7 +39,7 @@ class Log:
     """One log and the position in it."""
 
     src: str
-    """Source in its records."""
+    """Name of the source in the records of this log."""
     follower: Follower
     late: tuple[int, int]
     """Number of truncations and size of the log when this process started, if an earlier extractor had read
@@ -48,7 +49,7 @@ class Log:
     """Open sections. None if no metric has sections."""
 
     context: LogContext | None = None
-    """Context from its lines. None if no metric has a context."""
+    """Context from the log's lines. None if no metric has a context."""
     restarts: bool = False
     """Whether the job may be restarted. If true, its generations are handled like the runs of `[repeat]`."""
 
@@ -59,7 +60,7 @@ class Log:
 
     @property
     def number(self) -> int | None:
-        """Number that stands for the log's name. None for output.log."""
+        """Number that identifies the log. None for output.log."""
         if self.process is None:
             return None
         run, generation = self.process.repeat, self.process.generation
@@ -99,7 +100,7 @@ class Logs:
     """All logs of a run: output.log, or the logs of its processes, which are added as they appear.
 
     places, opened, known: position, open sections and context of each log. last: the last record of each log.
-    again: whether an earlier extractor had started.
+    again: whether an earlier extractor of this run had started.
     """
 
     def __init__(
@@ -145,12 +146,12 @@ class Logs:
 
     @property
     def opened(self) -> dict[str, list[int]]:
-        """Open sections at those positions, by source; empty if the job has none."""
+        """Open sections at the positions of the logs, by source; empty if the job has no sections."""
         return {each.src: sorted(each.sections.opened) for each in self if each.sections is not None}
 
     @property
     def known(self) -> dict[str, State]:
-        """Context at those positions, by source; empty if the job has none."""
+        """Context at the positions of the logs, by source; empty if the job has no context."""
         return {each.src: each.context.state for each in self if each.context is not None}
 
     @property
@@ -184,8 +185,8 @@ class Logs:
                 follower.close()
 
     def in_turn(self) -> Iterator[Log]:
-        """Yield each log. Before the next one is yielded, a log is closed if it is done or if too many are
-        open."""
+        """Yield each log. Before the next log is yielded, a log is closed if it is done or if too many logs
+        are open."""
         for number, each in enumerate(self):
             yield each
             if number >= _MOST_OPEN or each.done:

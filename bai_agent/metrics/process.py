@@ -1,5 +1,5 @@
-"""The work of the extractor. It turns the benchmark's files into records until the benchmark has exited and everything
-is read."""
+"""The work of the extractor. The extractor turns the benchmark's files into records until the benchmark has
+exited and everything is read."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _CHECKPOINT_SECONDS = 1.0
 
 
 class Extractor:
-    """The part of a run's extraction that one process does. It continues where the previous process was
-    killed."""
+    """The part of a run's extraction that one process does. An extractor continues where the previous process
+    was killed."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Extractor:
         self._rundir = rundir
         self._job = job
         self._quote = quote
-        """Removes secrets from quoted output."""
+        """Function that removes secrets from quoted output."""
         self._sleep = sleep
         self._clock = clock
         self._now = now
@@ -138,7 +138,8 @@ class Extractor:
         self._knows_end = False
 
     def leave_rest(self) -> None:
-        """End without extracting the remaining output. Its size is recorded in `extracted.json`."""
+        """End without extracting the remaining output. The size of that output is recorded in
+        `extracted.json`."""
         self._leaves_rest = True
 
     def run(self) -> None:
@@ -151,8 +152,8 @@ class Extractor:
         self._checkpoint()
         rest = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, factor=1.5)
         while not self._leaves_rest:
-            # Checked before the logs are read, so that the following reads include everything that was written
-            # before the exit.
+            # The exit is checked before the logs are read, so that the following reads include everything
+            # that was written before the exit.
             exited = self._has_ended()
             self._logs.look(at_the_end=exited)
             new = self._follow_runs(self._repeats, exited=exited)
@@ -192,7 +193,8 @@ class Extractor:
             assert run.repeat is not None
             timestamp = run.ended.time or 0
             self._take_of_run(run.ended, timestamp=timestamp, repeat=run.repeat)
-            # These are the last records of a run. They tell readers that the run's records are complete.
+            # The metrics of the run itself are the last records of a run. They tell readers that the run's
+            # records are complete.
             self._records.add_values(
                 "run", run.repeat, run_facts(run.ended), timestamp=timestamp, repeat=run.repeat
             )
@@ -207,8 +209,8 @@ class Extractor:
         """Stop reading at the benchmark's end. Later output of processes that outlive the benchmark is not searched for
         metrics.
 
-        Output that exists before a check that finds the benchmark alive is the benchmark's own. After its death,
-        nothing more is read until exit.json exists.
+        Output that exists before a check that finds the benchmark alive is the benchmark's own. After the
+        benchmark's death, nothing more is read until exit.json exists.
         """
         if not exited:
             sizes = [each.size() for each in self._shared]
@@ -217,8 +219,8 @@ class Extractor:
                 if alive:
                     each.end = size
                 elif each.end is None:
-                    # An extractor that starts after the benchmark's death does not know where its output ends until
-                    # exit.json exists.
+                    # An extractor that starts after the benchmark's death does not know where the benchmark's
+                    # output ends until exit.json exists.
                     each.end = each.position
         elif not self._knows_end:
             self._knows_end = True
@@ -339,7 +341,8 @@ class Extractor:
         """Record the metrics about the run's own resources."""
         values = values_of_run(self._job.metrics, ended)
         for value in values:
-            # Set instead of incremented, because after a restart the runs are read again from the first one.
+            # The number is set instead of incremented, because after a restart the runs are read again from
+            # the first run.
             self._tally.found[value.i] = (repeat or 0) + 1
         self._records.add_values("exit", repeat or 0, values, timestamp=timestamp, repeat=repeat)
 
@@ -375,7 +378,8 @@ class Extractor:
         try:
             self._write_checkpoint()
         except OSError as error:
-            # The checkpoint is optional. Without it, a restarted process only reads more output again.
+            # The checkpoint is optional. Without the checkpoint, a restarted process only reads more output
+            # again.
             if error.errno not in FULL:
                 raise
         else:
@@ -427,7 +431,7 @@ class Extractor:
 
 
 def _host_sampler(rundir: RunDir) -> HostSampler | None:
-    # Imported here because it loads large modules and many jobs disable it.
+    # Imported here because host metrics load large modules and many jobs disable these metrics.
     try:
         from bai_agent.machine.host_usage import HostSampler
     except ImportError as error:

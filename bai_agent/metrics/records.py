@@ -1,8 +1,8 @@
-"""Writes `metrics.jsonl`. There is one writer. Records are numbered without gaps and are never repeated, even
-if the writer is killed.
+"""Writes `metrics.jsonl`. The file has one writer. Records are numbered without gaps and are never repeated,
+even if the writer is killed.
 
-A restarted writer extracts again from its last checkpoint, with the same result. It skips records up to the
-last one of their source, because they are already in the file.
+A restarted writer extracts again from its last checkpoint, with the same result. The writer skips records up
+to the last record of their source, because those records are already in the file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LABELS = f"{LABELS}{{"
 
 
 _PIECES = 6
-"""Number of text pieces that make up a record: beginning, last digits of its number, place, name, value, and the
-rest."""
+"""Number of text pieces of a record. The pieces are the beginning, the last digits of the record's number,
+place, name, value, and the rest."""
 _DIGITS = [f"{number:03}" for number in range(1000)]
 
 _index = itemgetter(1)
@@ -49,7 +49,7 @@ class Key(NamedTuple):
     """Position of a record within its source, which increases from record to record."""
 
     truncations: int
-    """Number of truncations of its log; `gen` in the record."""
+    """Number of truncations of the record's log; `gen` in the record."""
     off: int
     i: int
     k: int
@@ -63,16 +63,16 @@ class Value(NamedTuple):
     value: str
     units: str = ""
     more: str = ""
-    """Further members of its record, as JSON, each beginning with a comma."""
+    """Further members of the value's record, as JSON, each beginning with a comma."""
     timestamp: int | None = None
-    """Time (ms UTC). None if it is the same as for the other values."""
+    """Time of the value (ms UTC). None if the time is the same as for the other values."""
 
 
 class BlockOrigin(NamedTuple):
     """Origin of some lines, shared by the records of all their values."""
 
     timestamp: int
-    """Time at which they were read (ms UTC)."""
+    """Time at which the lines were read (ms UTC)."""
     src: str = "log"
     labels: str = ""
     """Members of a JSON object that are added to each record's labels."""
@@ -86,8 +86,8 @@ class BlockOrigin(NamedTuple):
 class RecordFile:
     """Appends records to the file at `path`.
 
-    The file's first `size` bytes are the first `seq` records. `last` is the last record of each source among
-    them. sources: all sources that may have records in the file. restarts: whether `repeat` below is the
+    The file's first `size` bytes are the first `seq` records. `last` is the last of these records of each
+    source. sources: all sources that may have records in the file. restarts: whether `repeat` below is the
     generation of a job with restarts. headlines: receives each added record.
     """
 
@@ -136,7 +136,8 @@ class RecordFile:
         self.last[src] = Key(truncations, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
         end = self._end(origin)
-        # Computed only for metrics with a value, because most of a thousand metrics may have none.
+        # The parts are computed only for metrics with a value, because most of a thousand metrics may have no
+        # value.
         middles = {i: f"{ends[i]}{origin.timestamp}" for i in set(map(_index, found))}
         own = f"{_LABELS}{labels}}}" if labels else ""
         tails = {i: f"{middle}{own}{end}" for i, middle in middles.items()}
@@ -242,7 +243,7 @@ class RecordFile:
         self.seq += count
 
     def _recover(self, start: int) -> None:
-        """Count the records beyond `start`, and find the last one of each source."""
+        """Count the records beyond `start`, and find the last record of each source."""
         rest = b""
         while chunk := os.pread(self._descriptor, _CHUNK, start):
             start += len(chunk)
@@ -280,7 +281,7 @@ _PARTS = {
 
 
 def run_facts(exited: BenchmarkExit) -> list[Value]:
-    """Return the values in `exit.json` as metrics, without unknown ones (null)."""
+    """Return the values in `exit.json` as metrics, without unknown values (null)."""
     return [
         Value(position, f"bai_run_{key}", json.dumps(value), units)
         for position, (key, units) in enumerate(_FACTS)
@@ -309,7 +310,8 @@ def wait_for_room(
     undo: Callable[[], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call `write` until the disk has room for it. `undo` removes the partial output of a failed call.
+    """Call `write` until the disk has room for the output. `undo` removes the partial output of a failed
+    call.
 
     Ending the process instead would not help, because the disk would still be full after its restart.
     """

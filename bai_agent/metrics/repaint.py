@@ -1,9 +1,9 @@
 """Recognises states of a progress bar that later states replaced, for metrics that are taken only from the last
 state of a line.
 
-A bar prints its states into one line, each ended by a carriage return. Whether a state is the last one is only
-known when the line ends or the next state follows. So one state is held back, and the recorded position is before
-this state. A restarted process then makes the same decision.
+A bar prints its states into one line, each ended by a carriage return. Whether a state is the line's last
+state is only known when the line ends or the next state follows. Therefore, one state is held back, and the
+recorded position is before this state. A restarted process then makes the same decision.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _Line(NamedTuple):
 
 
 class RepaintFollower(Follower):
-    """A follower whose blocks also name the states that later ones replaced.
+    """A follower whose blocks also name the states that later states replaced.
 
-    A state that is followed by 64 KiB of blank states also counts as the last one of its line.
+    A state that is followed by 64 KiB of blank states also counts as the last state of its line.
     """
 
     def __init__(self, paths: Sequence[Path], *, place: LogPosition | None = None, **keys: Any) -> None:

@@ -1,5 +1,5 @@
-"""Guides the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts. Output
-between them is skipped."""
+"""Guides the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts.
+Output between runs or generations is skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bai_agent.metrics.logs import Log, Logs
 
 
 class GenerationRuns:
-    """All past generations, each as a run of a series, from the files of its shim."""
+    """All past generations, each as a run of a series. A generation is read from the files of its shim."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
@@ -42,8 +42,9 @@ class GenerationRuns:
         return self._known
 
     def _next_number(self) -> int | None:
-        """Return the next generation that has begun on this node; None if there is none. The node may have left
-        some generations out, because it was not a member or did not launch them."""
+        """Return the next generation that has begun on this node; None if no further generation has begun.
+        The node may have left some generations out, because the node was not a member or did not launch
+        them."""
         following = len(self._known.runs)
         decided = sorted(each for each in self._rundir.generations() if each >= following)
         for number in decided if following else [0, *decided]:
@@ -53,12 +54,13 @@ class GenerationRuns:
         return None
 
     def _left_out(self, number: int, following: RepeatedRun) -> RepeatedRun:
-        """Return a generation that did not run on this node. following: the next one that did."""
+        """Return a generation that did not run on this node. following: the next generation that ran on this
+        node."""
         ended = RunEnd(output_bytes=following.output_bytes, emit_bytes=following.emit_bytes)
         return replace(following, run=number, repeat=number, pid=0, start=0, ended=ended)
 
     def _begun(self, number: int) -> RepeatedRun | None:
-        """Return the generation `number`; None if it has not begun."""
+        """Return the generation `number`; None if that generation has not begun."""
         rundir = self._rundir.of_generation(number)
         started = read_started(rundir) if rundir.started.exists() else None
         if started is not None:
@@ -74,7 +76,8 @@ class GenerationRuns:
             )
         if not rundir.exit.exists():
             return None
-        # The benchmark deleted the file, so all output after the previous generation belongs to this one.
+        # The benchmark deleted started.json, so all output after the previous generation belongs to this
+        # generation.
         before = self._known.runs[-1].ended if self._known.runs else None
         return RepeatedRun(
             run=number,
@@ -106,7 +109,7 @@ class RepeatGuide:
     def __init__(
         self, runs: RepeatsFile | GenerationRuns, *, extract: Callable[[Log, Sequence[LineBlock]], None]
     ) -> None:
-        """extract: called with the last blocks of each log of a run."""
+        """extract: function that is called with the last blocks of each log of a run."""
         self._file = runs
         self._extract = extract
         self._runs: list[RepeatedRun] = []
@@ -120,8 +123,8 @@ class RepeatGuide:
 
         exited: whether exit.json existed before this call, so that no file grows any more.
         """
-        # The sizes are read first. Bytes that exist before a check that finds a run alive were printed by that
-        # run.
+        # The sizes are read before the check, because bytes that exist before a check that finds a run alive
+        # were printed by that run.
         sizes = [each.follower.size() for each in logs]
         self._runs = self._file.look().measured
         moved = False
@@ -142,7 +145,7 @@ class RepeatGuide:
                 continue
             follower = log.follower
             if follower.end is None:
-                # The process that records the end was also killed.
+                # The process that would record the end was also killed.
                 follower.end = follower.size()
             if follower.position >= follower.last and follower.place.offset < follower.position:
                 self._extract(log, follower.finish())
@@ -163,7 +166,7 @@ class RepeatGuide:
         return found
 
     def _lead(self, log: Log, size: int, *, exited: bool) -> bool:
-        """Update the end of one log; return whether it moved on to its next run."""
+        """Update the end of one log; return whether the log moved on to its next run."""
         follower = log.follower
         if follower.place.truncations != self._truncations.get(log.src, 0):
             self._truncations[log.src] = follower.place.truncations
@@ -174,7 +177,7 @@ class RepeatGuide:
             end = None if run is None else _end_of(run, log)
             if end is None:
                 if exited:
-                    # The shim was killed during this run, so the rest of the file belongs to it.
+                    # The shim was killed during this run, so the rest of the file belongs to this run.
                     end = size
                 elif run is not None and run.boot_id == self._boot_id and is_alive(run.pid, run.start):
                     follower.end = max(size, follower.position)
@@ -225,8 +228,8 @@ def _begin_of(run: RepeatedRun, log: Log) -> int:
 
 
 def _end_of(run: RepeatedRun, log: Log) -> int | None:
-    """Return the offset at which the run ends in this log; None while it is unknown."""
+    """Return the offset at which the run ends in this log; None while the offset is unknown."""
     if run.ended is None:
         return None
-    # None if its process could not be ended.
+    # The end is None if the run's process could not be ended.
     return run.ended.emit_bytes if log.src == EMIT else run.ended.output_bytes

@@ -16,7 +16,7 @@ from bai_agent.light_dataclass import dataclass, field, fields
 T = TypeVar("T")
 
 Mistake: TypeAlias = tuple[str, str]
-"""A mistake in a value, and what to write instead: "is empty", 'write for example "a"'."""
+"""A mistake in a value, and what to write instead, such as "is empty" and 'write for example "a"'."""
 
 
 class MistakeError(ValueError):
@@ -36,7 +36,7 @@ def wrong(problem: str, fix: str) -> MistakeError:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A marker of a field: constraints of its value in addition to its type."""
+    """A marker of a field with constraints of the field's value in addition to its type."""
 
     mistake: Callable[[Any], Mistake | None]
     schema: Mapping[str, object] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class DeclaredTable:
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid"}
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
-        """Yield each key that contradicts another one, and its mistake."""
+        """Yield each key that contradicts another key, and the key's mistake."""
         yield from ()
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Types of fields in the tables of both descriptors, each with its constraints."""
+"""Types of fields in the tables of both descriptors, each with constraints of the values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def in_range(least: int, most: int | None = None) -> Check:
 
 
 ExitStatus = Annotated[int, in_range(1, 255)]
-"""Exit code of a program that failed; 128 and the signal's number if a signal ended it."""
+"""Exit code of a program that failed. If a signal ended the program, the exit code is 128 plus the signal's
+number."""
 
 Port = Annotated[int, in_range(1, 65535)]
 
@@ -242,14 +243,14 @@ Dimensions = Annotated[tuple[Word, ...], Check(_dimensions)]
 
 
 def no_tilde(text: str) -> Mistake | None:
-    """Return the mistake if a path begins with `~`; None if it does not."""
+    """Return the mistake if a path begins with `~`; None for other paths."""
     if not text.startswith("~"):
         return None
     return '"~" is not expanded', "write an absolute path, or a relative one without ~"
 
 
 def inside(text: str) -> Mistake | None:
-    """Return the mistake if a path is empty or leads out of its folder; None if there is none."""
+    """Return the mistake if a path is empty or leads out of its folder; None for other paths."""
     if not text.strip():
         return "is empty", 'write a path, for example "data/train.npz"'
     return (
@@ -342,13 +343,14 @@ MountTarget = Annotated[str, Check(_mount_target, {"pattern": r"^(/[A-Za-z0-9._-
 
 
 def _percentage(value: object) -> float:
-    """Return a text such as "2%" as a share, 0.02."""
+    """Return a text such as "2%" as a share such as 0.02."""
     found = (
         re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,12})?)\s*%\s*", value) if isinstance(value, str) else None
     )
     if found is None:
         raise wrong("must be a percentage, as a text", 'write for example "2%" or "0.5%"')
-    # Parsed from the text, because arithmetic with floats is not exact: 0.07 * 100 is not 7.
+    # The share is parsed from the text, because arithmetic with floats is not exact. For example, 0.07 * 100
+    # is not 7.
     return float(f"{found[1]}e-2")
 
 

@@ -1,4 +1,4 @@
-"""Paths in a JSON document, to one value (`loss`, `train.loss`, `"a.b".c`, `losses[0]`) or to several
+"""Paths in a JSON document to one value (`loss`, `train.loss`, `"a.b".c`, `losses[0]`) or to several values
 (`results[*].mean`, `*.latency`).
 
 `[*]` or `*` stands for all items of an array, or all values of an object.
@@ -23,7 +23,7 @@ Picks = tuple[str | int, ...]
 
 
 class Star(Enum):
-    """Stands for all items of an array, or all values of an object."""
+    """Step of a path that stands for all items of an array, or all values of an object."""
 
     ALL = "*"
 
@@ -86,7 +86,7 @@ def last_key(path: JsonPath) -> str:
 
 
 def value_at(value: Any, path: JsonPath) -> Any:
-    """Return the value at `path` in `value`. Raises LookupError if there is none."""
+    """Return the value at `path` in `value`. Raises LookupError if no value is at this path."""
     for step in path:
         container: type[Any] = dict if isinstance(step, str) else list
         if not isinstance(value, container):
@@ -115,7 +115,7 @@ class StarPath:
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
-        """Return the value at this path with `picks` in place of each `*`; None if there is none."""
+        """Return the value at this path with `picks` in place of each `*`; None if there is no such value."""
         left = iter(picks)
         for step in self.steps:
             document = _item(document, next(left) if isinstance(step, Star) else step)
@@ -129,8 +129,8 @@ def read_star_path(text: str) -> StarPath:
 
 
 def differing_keys(paths: Sequence[StarPath]) -> list[str]:
-    """Return the keys that distinguish paths with the same last key: "read" and "write" for `read.iops` and
-    `write.iops`."""
+    """Return the keys that distinguish paths with the same last key, such as "read" and "write" for
+    `read.iops` and `write.iops`."""
     names = Counter(path.name for path in paths)
     differing = []
     for path in paths:
@@ -145,8 +145,8 @@ def differing_keys(paths: Sequence[StarPath]) -> list[str]:
 
 
 def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    """Yield the mistakes in the paths of values, and in `places`, the paths of names, units, steps and
-    labels."""
+    """Yield the mistakes in the paths of values, and in `places`, which are the paths of names, units, steps
+    and labels."""
     stars = None
     for each in (*values, *places):
         try:

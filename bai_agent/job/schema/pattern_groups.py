@@ -1,4 +1,5 @@
-"""The purpose of each group of a metric's pattern: the value, the step, the unit, or a label of the record."""
+"""Finds the purpose of each group of a metric's pattern, which is the value, the step, the unit, or a label
+of the record."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class Groups:
 def read_groups(pattern: re.Pattern[str]) -> Groups:
     """Return the purpose of each group of `pattern`.
 
-    The value is the group `value`, else the first unnamed group, else the only named group besides `step` and `unit`,
-    else the whole match. The remaining named groups are labels.
+    The value is the first of these that exists: the group `value`, the first unnamed group, the only named
+    group besides `step` and `unit`, the whole match. The remaining named groups are labels.
     """
     names = pattern.groupindex
     others = {name: number for name, number in names.items() if name not in (VALUE, STEP, UNIT)}
@@ -51,7 +52,7 @@ def read_groups(pattern: re.Pattern[str]) -> Groups:
 
 
 def taken_names(groups: Groups, taken: Collection[str] = RESERVED) -> list[str]:
-    """Return the names of `groups` whose labels would have a reserved name: one of records, or of the job."""
+    """Return the names of `groups` that are reserved for labels of records or of the job."""
     return [name for name, _ in groups.labels if name in taken]
 
 

@@ -24,8 +24,8 @@ _SIGNATURE = re.compile(
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
 _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
-"""Text that `source_name` writes in place of a query. It is recognised, so that a second call changes
-nothing."""
+"""Text that `source_name` writes in place of a query. `source_name` recognises this text, so that a second
+call changes nothing."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
 """Query parameters whose presence means that the address itself grants access to the content."""
 
@@ -59,12 +59,12 @@ class Scheme:
     """Properties of the addresses of a scheme."""
 
     origin: str
-    """The `Origin` that fetches such a source: its module in `bai_agent/pull/` and its class,
-    "s3_source:S3Origin"."""
+    """The `Origin` that fetches such a source, as its module in `bai_agent/pull/` and its class
+    ("s3_source:S3Origin")."""
     forms: str
     """Examples of such addresses, for the reference."""
     mistake: Callable[[str], Mistake | None] = _no_host
-    """Finds the mistake in an address; None if there is none."""
+    """Function that returns the mistake in an address; None if the address has no mistake."""
     is_url: bool = True
     """Whether an address may contain a password and a query, which are not shown. If false, `@`, `?` and `#`
     are plain characters of a name."""
@@ -86,13 +86,13 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 def scheme_of(src: str) -> str:
-    """Return the scheme of an address in lower case; "" if it has none."""
+    """Return the scheme of an address in lower case; "" if the address has no scheme."""
     found = _SCHEME.match(src)
     return found[1].lower() if found else ""
 
 
 def schemes_text() -> str:
-    """Return all schemes for a sentence: "s3://, https://"."""
+    """Return all schemes as a part of a sentence, such as "s3://, https://"."""
     return ", ".join(f"{name}://" for name in SCHEMES)
 
 
@@ -102,7 +102,7 @@ def file_path(src: str) -> Path | None:
     `?` and `#` are plain characters of the path; only `%` is special.
     """
     found = _FILE.match(src)
-    # Decoded to bytes first, because a file name may not be UTF-8.
+    # The path is decoded to bytes first, because a file name may not be UTF-8.
     return Path(os.fsdecode(unquote_to_bytes(src[found.end() :]))) if found else None
 
 
@@ -110,7 +110,7 @@ def source_name(src: str) -> str:
     """Return the name of `src` for messages and records. A file of this machine is named by its path. An address is shown
     without password, and with a digest instead of its query.
 
-    A query may contain a secret key, but it may also be all that distinguishes two files. The signature of a signed
+    A query may contain a secret key, but only the query may distinguish two files. The signature of a signed
     address is ignored, so that an address that is signed again names the same file.
     """
     if found := _FILE.match(src):
@@ -135,13 +135,15 @@ def source_name(src: str) -> str:
 
 
 def shown_address(src: str) -> str:
-    """Return `src` as a job's record shows it: a web address by its `source_name`, others unchanged."""
+    """Return `src` as a job's record shows it. A web address becomes its `source_name`, and other addresses
+    are unchanged."""
     scheme = scheme_of(src)
     return source_name(src) if scheme in SCHEMES and SCHEMES[scheme].is_url else src
 
 
 def grants_access(src: str) -> bool:
-    """Return whether an address gives access to its content: it contains a password or a signature."""
+    """Return whether an address gives access to its content, because the address contains a password or a
+    signature."""
     try:
         parts = urlsplit(src)
     except ValueError:  # not an address of a server, but perhaps a key in a bucket or a path

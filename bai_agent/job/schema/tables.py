@@ -1,8 +1,8 @@
 """Reads TOML tables into frozen dataclasses, strictly, with errors that name file, table and key.
 
-Supported field types: str, int, float, bool, timedelta (a duration text), enums, Literal, nested dataclasses, tuples of any of
-these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration is written as "off" if it is None but its default is not
-None.
+Supported field types: str, int, float, bool, timedelta (a duration text), enums, Literal, nested dataclasses,
+tuples of any of these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration of None is
+written as "off" if the duration's default is not None.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
     """Return `table` as a `kind` (a dataclass). `where` starts every error's text: "job.toml: [limits]".
 
-    Raises DescriptorError for an unknown key, a missing one, or a value of another type.
+    Raises DescriptorError for an unknown key, a missing key, or a value of another type.
     """
     hints = _type_hints(typing.cast("Any", kind))
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def _read_scalar(kind: Any, value: Any, *, where: str, key: str) -> Any:
             choices = ", ".join(f'"{each.value}"' for each in kind)
             raise _wrong(where, key, f"one of {choices}", value) from None
     if type(value) is int and not -(2**63) <= value < 2**63:
-        # What TOML promises: https://toml.io/en/v1.0.0#integer
+        # Range of integers that TOML guarantees: https://toml.io/en/v1.0.0#integer
         raise DescriptorError(f"{where} {key}: an integer must fit into 64 bits")
     if kind is float and type(value) is int:
         return float(value)
@@ -177,7 +177,8 @@ def _wrong(where: str, key: str, expected: str, value: Any) -> DescriptorError:
 
 
 def _inner(where: str, key: str) -> str:
-    """Return the location of a nested table: ("job.toml: [output]", "kafka") → "job.toml: [output.kafka]"."""
+    """Return the location of a nested table, for example "job.toml: [output.kafka]" for "job.toml: [output]"
+    and "kafka"."""
     if where.endswith("]"):
         return f"{where[:-1]}.{key}]"
     return f"{where} [{key}]"

@@ -1,4 +1,4 @@
-"""The job store: the whole record of a job, as objects under keys, in a folder or in S3.
+"""The job store. It contains the whole record of a job, as objects under keys, in a folder or in S3.
 
 ```
 <job-id>/  job.toml  cancel.json  result.json  artifacts/…
@@ -33,14 +33,15 @@ class StoredObject:
     key: str
     size: int
     modified: int | None = field(default=None, compare=False)
-    """When it was written, ms UTC by the store's own clock."""
+    """Time at which the object was written (ms UTC, by the store's own clock)."""
     etag: str = field(default="", compare=False)
-    """Name of its content, if the store has one: a bucket's clock has whole seconds only."""
+    """Identifier of the object's content, if the store has one. It detects changes within one second, the
+    resolution of a bucket's clock."""
 
 
 class JobStore(Protocol):
     """Objects under keys such as "job-1/result.json". An object is always written or replaced as a whole, so
-    readers never see a part of it.
+    readers never see a part of an object.
 
     All methods raise StoreError if the store cannot be reached or refuses the request.
     """
@@ -50,7 +51,7 @@ class JobStore(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Folder on this machine that contains the objects. None if they are elsewhere."""
+        """Folder on this machine that contains the objects. None if the objects are elsewhere."""
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
@@ -62,7 +63,8 @@ class JobStore(Protocol):
         ...
 
     def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
-        """Return an object's bytes from `start`, at most `limit`; empty past its end. Raises MissingObjectError."""
+        """Return at most `limit` bytes of an object from `start` on; empty past the object's end. Raises
+        MissingObjectError."""
         ...
 
     def find(self, prefix: str) -> list[StoredObject]:
@@ -78,12 +80,12 @@ class JobStore(Protocol):
         ...
 
     def delete(self, prefix: str) -> None:
-        """Delete every object whose key starts with `prefix`, which ends in a slash. It is no error if there are
-        none."""
+        """Delete every object whose key starts with `prefix`, which ends in a slash. If no object matches,
+        nothing happens."""
         ...
 
     def remove(self, key: str) -> None:
-        """Delete one object. It is no error if the object does not exist."""
+        """Delete one object. If the object does not exist, nothing happens."""
         ...
 
 
@@ -98,11 +100,11 @@ def open_store(
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
-    The other arguments are for S3. region: the bucket's region, looked up if not given. endpoint: address of a
-    server other than AWS's. credentials: returns credentials (see `bai_agent.aws.credentials.from_botocore`);
-    unset: those of the environment, the AWS configuration or the instance's role. quick: short time limits and
-    no retries, for optional requests. patience: retries and time limits, if neither the default nor those of
-    `quick` fit.
+    The other arguments are for S3. region: the bucket's region, looked up if not given. endpoint: address of
+    a server other than AWS's. credentials: function that returns credentials (see
+    `bai_agent.aws.credentials.from_botocore`); by default, credentials come from the environment, the AWS
+    configuration or the instance's role. quick: short time limits and no retries, for optional requests.
+    patience: retries and time limits other than the default and those of `quick`.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
@@ -138,7 +140,7 @@ def is_s3(named: str) -> bool:
 
 
 def check_key(key: str) -> list[str]:
-    """Return the parts of `key`. Raises StoreError if it is not a valid key in every store."""
+    """Return the parts of `key`. Raises StoreError if `key` is not a valid key in every store."""
     parts = key.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise StoreError(f'"{key}" is not a key of an object')

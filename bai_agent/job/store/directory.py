@@ -110,7 +110,7 @@ class DirectoryStore:
         return self.folder.joinpath(*check_key(key))
 
     def _described(self, path: Path) -> StoredObject | None:
-        """Return the object; None if it was removed after it was listed."""
+        """Return the object; None if the object was removed after it was listed."""
         try:
             stat = path.stat()
         except (FileNotFoundError, NotADirectoryError):

@@ -36,7 +36,7 @@ QUICK = RetryPolicy(
     silence=timedelta(seconds=3),
     request=timedelta(seconds=3),
 )
-"""For optional requests, which callers can simply repeat later."""
+"""Time limits for optional requests, which callers can repeat later."""
 
 _PART = 8 << 20
 _PARTS = 9_000

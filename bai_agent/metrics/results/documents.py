@@ -43,18 +43,18 @@ Found = Iterator[Measured | Problem]
 
 
 def tables(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a list; nothing if it is not a list."""
+    """Yield the objects of a list; yield nothing if the value is not a list."""
     if isinstance(value, list):
         yield from (each for each in value if isinstance(each, dict))
 
 
 def items(value: Any) -> Iterable[tuple[str, Any]]:
-    """Return the members of an object; nothing if it is not an object."""
+    """Return the members of an object; nothing if the value is not an object."""
     return value.items() if isinstance(value, dict) else ()
 
 
 def series(value: Any) -> Iterable[tuple[int, Any]]:
-    """Return the numbered items of a list; nothing if it is not a list."""
+    """Return the numbered items of a list; nothing if the value is not a list."""
     return enumerate(value) if isinstance(value, list) else ()
 
 
@@ -72,7 +72,7 @@ def _required_list(document: Any, key: str) -> Any:
 
 
 DOCUMENT_LIMIT = 16 * 2**20
-"""Largest JSON document (bytes). It takes several times as much memory."""
+"""Largest JSON document (bytes). A parsed document takes several times as much memory."""
 LINES_LIMIT = 256 * 2**20
 """Largest file that is read line by line (bytes)."""
 _LONGEST_LINE = 2**20
@@ -90,7 +90,7 @@ def size_limit(table: Results) -> int:
 
 
 def values_in(file: io.BufferedReader, table: Results) -> Found:
-    """Yield the values of a file in its order. Raises WrongFormatError, OSError."""
+    """Yield the values of a file, in the file's order. Raises WrongFormatError, OSError."""
     if table.format is ResultFormat.CSV:
         yield from csv_rows(file, table)
     elif table.format is ResultFormat.MLLOG:
@@ -151,7 +151,8 @@ _PYTEST_UNITS = {"ops": "1/s", "rounds": "", "iterations": ""}
 
 
 def hyperfine(document: Any) -> Found:
-    """`--export-json`: the statistics of each command, and the time of each run."""
+    """Yield the values of hyperfine's `--export-json`: the statistics of each command, and the time of each
+    run."""
     for each in tables(_required_list(document, "results")):
         labels = {"command": each.get("command"), **dict(items(each.get("parameters")))}
         for name in _HYPERFINE:
@@ -164,7 +165,8 @@ def hyperfine(document: Any) -> Found:
 
 
 def google_benchmark(document: Any) -> Found:
-    """`--benchmark_out`: times and counters of each repetition, and aggregates, whose name follows the metric's."""
+    """Yield the values of google-benchmark's `--benchmark_out`: times and counters of each repetition, and
+    aggregates. The aggregate's name follows the metric's name."""
     for each in tables(_required_list(document, "benchmarks")):
         name = each.get("run_name", each.get("name"))
         if each.get("error_occurred") is True or each.get("skipped"):
@@ -190,7 +192,8 @@ def google_benchmark(document: Any) -> Found:
 
 
 def pytest_benchmark(document: Any) -> Found:
-    """`--benchmark-json`: the statistics of each test, and with `--benchmark-save-data` each round's time."""
+    """Yield the values of pytest-benchmark's `--benchmark-json`: the statistics of each test, and with
+    `--benchmark-save-data` each round's time."""
     for each in tables(_required_list(document, "benchmarks")):
         labels = {"benchmark": each.get("fullname", each.get("name")), "group": each.get("group")}
         stats = dict(items(each.get("stats")))
@@ -205,7 +208,8 @@ def pytest_benchmark(document: Any) -> Found:
 
 
 def bmf(document: Any) -> Found:
-    """Bencher Metric Format: the measures of each benchmark, with their bounds if there are any."""
+    """Yield the values of the Bencher Metric Format: the measures of each benchmark, with bounds if the file
+    has bounds."""
     require(isinstance(document, dict), "object of benchmarks")
     for benchmark, measures in document.items():
         for measure, said in items(measures):
@@ -216,7 +220,8 @@ def bmf(document: Any) -> Found:
 
 
 def jmh(document: Any) -> Found:
-    """`-rf json`: score, error, percentiles and iterations of each benchmark, and the scores of profilers."""
+    """Yield the values of JMH's `-rf json`: score, error, percentiles and iterations of each benchmark, and
+    the scores of profilers."""
     require(isinstance(document, list), "list of benchmarks")
     for each in tables(document):
         labels = {
@@ -228,7 +233,7 @@ def jmh(document: Any) -> Found:
         units = primary.get("scoreUnit")
         if "score" in primary:
             yield Measured("score", primary["score"], units, labels)
-        # With few iterations, it is the string "NaN".
+        # With few iterations, the error is the string "NaN".
         if isinstance(primary.get("scoreError"), (int, float)):
             yield Measured("score_error", primary["scoreError"], units, labels)
         for percentile, value in items(primary.get("scorePercentiles")):
@@ -334,7 +339,7 @@ def _of_event(said: dict[str, Any]) -> Iterator[Measured]:
 
 
 def _lines(file: io.BufferedReader) -> Iterator[str]:
-    """Yield the lines of a text file. Raises WrongFormatError if it is not text."""
+    """Yield the lines of a text file. Raises WrongFormatError if the file is not text."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     while line := text.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE or "\0" in line:

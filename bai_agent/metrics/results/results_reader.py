@@ -1,6 +1,6 @@
 """Reads all result files into the values journal, within a deadline.
 
-A separate thread reads them, because reading from a hanging file system cannot be interrupted.
+A separate thread reads the files, because reading from a hanging file system cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -61,16 +61,18 @@ def find_files(folder: Path, table: Results) -> Matches:
 def open_result(path: Path, *, folder: Path, table: Results, since_ms: int) -> io.BufferedReader:
     """Open a result file. Raises OSError.
 
-    Raises UnfitFileError if it is not a file, not below `folder`, too large, or older than `since_ms`.
+    Raises UnfitFileError if the path is not a file, the file is not below `folder`, is too large, or is older
+    than `since_ms`.
     """
-    # Without O_PATH, opening a pipe or a device could block or have side effects.
+    # The file is first opened with O_PATH, because opening a pipe or a device could block or have side
+    # effects.
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     opened = Path(f"/proc/self/fd/{place}")
     try:
         seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):
             raise UnfitFileError("is not a file")
-        # Checked after opening, because a link may have replaced the file since the search.
+        # The path is checked after opening, because a link may have replaced the file since the search.
         if not opened.readlink().is_relative_to(folder.resolve()):
             raise UnfitFileError("leads out of the benchmark's folder")
         if seen.st_size > (limit := size_limit(table)):
@@ -94,7 +96,7 @@ _MOST_LABELS = 20
 _UNITS_LIMIT = 64
 _EXAMPLE = 80
 _WARNINGS = 20
-"""Largest number of files of one table that get a warning each."""
+"""Largest number of files of one table for which a warning is given."""
 _TICK = 0.05
 
 
@@ -107,7 +109,7 @@ class ResultFolder:
     """Folders of the files, and their earliest time."""
 
     paths: Sequence[Path]
-    """One folder, or the folders of all arms if they have their own."""
+    """One folder, or the folders of all arms if arms have separate folders."""
     since_ms: int
     """Start of the benchmark (ms UTC)."""
     until_ms: int
@@ -116,7 +118,7 @@ class ResultFolder:
     """Whether a table without files causes a warning. False if one of several nodes may write the files for
     all."""
     user: User | None = None
-    """User with whose rights the files are read. None for the agent's own."""
+    """User with whose rights the files are read. None means the agent's user."""
     runs: Sequence[tuple[int, int | None]] = ()
     """Starts and numbers of the runs of a `[repeat]` job; None for a warm-up run."""
 
@@ -151,8 +153,8 @@ def gather_results(
 ) -> None:
     """Write the values of all `tables` to `note`, with warnings about their files.
 
-    quote: removes secrets from the benchmark's texts. Reading ends after `seconds`, or when `stopping()`
-    returns True.
+    quote: function that removes secrets from the benchmark's texts. Reading ends after `seconds`, or when
+    `stopping()` returns True.
     """
     total = Total(time=folder.until_ms, found=[0] * len(tables))
     unread = dict.fromkeys(range(len(tables)))
@@ -226,7 +228,8 @@ class _Reader:
         except _GivenUpError:
             raise
         except Exception:
-            # After an unexpected error in one file, the values before it and the other tables still count.
+            # After an unexpected error in one file, the values before the error and the other tables still
+            # count.
             log.exception("%s cannot be read", _named(table))
             self.failed.add(index)
             self._files += 1
@@ -362,7 +365,7 @@ class _Reader:
 
 
 def _number(value: Any) -> str | None:
-    """Return a finite number as JSON; None for anything else."""
+    """Return a finite number as JSON; None if the value is not a finite number."""
     return json_number(value) if isinstance(value, str) else finite_number(value)
 
 

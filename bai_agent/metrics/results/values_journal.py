@@ -1,10 +1,10 @@
 """`results.jsonl`: the values from the result files. The journal is durable before their first record is
 written.
 
-Result files may change or disappear while an extractor is killed and restarted. The restarted one continues
-with this journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first", "values"}`,
-each value `[name, value, units, more, time]`. The last line is a summary: `{"time", "found", "unread",
-"warnings"}`.
+Result files may change or disappear while an extractor is killed and restarted. The restarted extractor
+continues with this journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first",
+"values"}`, each value `[name, value, units, more, time]`. The last line is a summary: `{"time", "found",
+"unread", "warnings"}`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class FileBatch(NamedTuple):
     table: int
     """Index of the file's table of results."""
     file: int
-    """Number of the file among those with values."""
+    """Number of the file among the files with values."""
     repeat: int | None
-    """Run of a `[repeat]` job that wrote it."""
+    """Run of a `[repeat]` job that wrote the file."""
     first: int
     """Number of the first value in the file."""
     values: list[Item]
@@ -42,9 +42,9 @@ class FileValues:
     """Consecutive values of one file."""
 
     file: int
-    """Number of the file among those with values."""
+    """Number of the file among the files with values."""
     repeat: int | None
-    """Run of a `[repeat]` job that wrote it."""
+    """Run of a `[repeat]` job that wrote the file."""
     values: list[Value]
 
 
@@ -53,7 +53,7 @@ class Total:
     """Summary of all files."""
 
     time: int
-    """Start of reading (ms UTC)."""
+    """Time at which reading started (ms UTC)."""
     found: list[int]
     """Number of values of each table, by the table's index."""
     unread: list[int] = field(default_factory=list)

@@ -1,1 +1,1 @@
-"""Turns lines into numbers. Compiles patterns, searches lines and parses numbers. Pure."""
+"""Turns lines into numbers. Compiles patterns, searches lines and parses numbers, without side effects."""

@@ -1,8 +1,8 @@
-"""Searches many lines at once if nearly every line contains a pattern's required text. This takes a fraction of the time of
-searching each line.
+"""Searches many lines at once if nearly every line contains a pattern's required text. Such a search takes a
+fraction of the time of searching each line.
 
-It is used only for patterns for which both ways give the same result (see `line_bound.py`), and only if no number needs a
-second look (see `number.py`).
+Many lines are searched at once only for patterns for which both ways give the same result (see
+`line_bound.py`), and only if no number needs a second check (see `number.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from bai_agent.metrics.search.number import are_json
 from bai_agent.metrics.search.patterns import Found, ManyLines
 
 _FEW_ROWS = 8
-"""Minimum number of lines in columns per other line. With fewer lines, all numbers are handled one by one."""
+"""Minimum number of lines in columns per other line. With fewer lines in columns, all numbers are handled one
+by one."""
 
 
 class MetricColumn(NamedTuple):
@@ -28,7 +29,7 @@ class MetricColumn(NamedTuple):
     values: Sequence[str]
     """Values as JSON."""
     extras: Sequence[str] | None
-    """Further members of their records. None if there are none."""
+    """Further members of the values' records. None if the records have no further members."""
 
 
 class Columns(NamedTuple):
@@ -59,7 +60,7 @@ class Columns(NamedTuple):
 
 def find_column(many: ManyLines, text: str, lines: int) -> MetricColumn | None:
     """Return the values of one pattern in a text of `lines` lines. None unless each line has exactly one value and no value needs
-    a second look."""
+    a second check."""
     if many.first is None:
         return None
     rows = many.first.findall(text)
@@ -78,7 +79,7 @@ def find_column(many: ManyLines, text: str, lines: int) -> MetricColumn | None:
 def search_at_once(
     many: ManyLines, text: str, starts: Sequence[int], offsets: Sequence[int]
 ) -> list[Found] | None:
-    """Return the values of one pattern in the lines of a text; None if they must be searched one by one.
+    """Return the values of one pattern in the lines of a text; None if the lines must be searched one by one.
 
     starts, offsets: the beginnings of the lines in `text` and in the file. `starts` also has the end of the text.
     """
@@ -136,14 +137,14 @@ def in_order(columns: Columns, others: list[Found]) -> Iterator[Columns | list[F
 
 
 def _takes_all(first: re.Pattern[str], text: str) -> bool:
-    """Return whether the value in the last line needs a second look. If so, its match includes the rest of the
+    """Return whether the value in the last line needs a second check. If so, its match includes the rest of the
     text."""
     match = first.search(text, text.rfind("\n", 0, -1) + 1)
     return match is None or match.end() == len(text)
 
 
 def _once_in_each(many: ManyLines, text: str, lines: int) -> bool:
-    """Return whether the pattern has exactly `lines` matches in `text`, in which each line has at least
+    """Return whether the pattern has exactly `lines` matches in `text`, of which each line has at least
     one."""
     if many.literal and text.count(many.literal) == lines:
         return True

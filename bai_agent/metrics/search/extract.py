@@ -1,5 +1,5 @@
-"""Extracts numbers from lines. It is pure, and every way of finding lines (see `patterns.py`) gives the same
-result."""
+"""Extracts numbers from lines, without side effects. Every way of finding lines (see `patterns.py`) gives the
+same result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bai_agent.metrics.search.reading import MatchFindings
 from bai_agent.metrics.search.terminal import visible
 
 _Candidate = tuple[int, str, Sequence[Searcher]]
-"""A line to search: its place in the block, its text (Latin-1) and the indexes of its patterns."""
+"""A line to search, as its place in the block, its text (Latin-1) and the indexes of its patterns."""
 _Hit = tuple[int, int, int]
-"""An occurrence of a required text: the text's number, start and end."""
+"""An occurrence of a required text, as the text's number, start and end."""
 _Line = tuple[int, int, list[int]]
-"""A line with required texts: the line's start, its end, and the texts' numbers."""
+"""A line with required texts, as the line's start, its end, and the texts' numbers."""
 
 BATCH = 4096
 """Approximate number of values that are returned at once, so that memory is bounded."""
@@ -30,15 +30,15 @@ _FEWEST_AT_ONCE = 8
 _PLANS = 4096
 _WINDOW = 64 * 1024
 _DENSE = 0.75
-"""If a larger share of lines than this contains a required text, its patterns search all lines at once."""
+"""Share of lines with a required text above which the text's patterns search all lines at once."""
 _DOUBT, _MOST_DOUBTS = 8, 128
 """Weight of a failed search of many lines (a successful one has weight 1), and the sum from which on a pattern searches line by
 line."""
 _SCANS = 8
 """Largest number of sets of texts that have an automaton of their own."""
 _MOST_AT_ONCE = 2**16
-"""Largest number of values in a block that is searched at once. A block with more is searched line by line, so
-that memory is bounded."""
+"""Largest number of values in a block that is searched at once. A block with more values is searched line by
+line, so that memory is bounded."""
 _MOST_SETTLED = 32
 """Largest number of patterns that search a block without a count of their required texts."""
 
@@ -62,7 +62,7 @@ class MatchingLine(NamedTuple):
     """A line with matches."""
 
     offset: int
-    """Offset in the file."""
+    """Offset of the line in the file."""
     matched: list[tuple[int, str]]
     """Indexes of the metrics, each with the line in the form in which it is searched."""
 
@@ -73,16 +73,16 @@ class Guard(Protocol):
     careful: bool
 
     def lines(self) -> None:
-        """Called before a search of some lines."""
+        """Prepare for a search of some lines."""
 
     def search(self, index: int, offset: int) -> None:
-        """Called before one pattern searches the line at `offset`, if `careful` is set."""
+        """Prepare for the search of one pattern in the line at `offset`. Called only if `careful` is set."""
 
     def rest(self) -> None:
-        """Called after a search."""
+        """Note that a search has ended."""
 
     def resume(self) -> None:
-        """Called when the search interrupted by `rest` continues."""
+        """Note that the search interrupted by `rest` continues."""
 
 
 class Extraction:
@@ -102,13 +102,13 @@ class Extraction:
             *(patterns.exact.metrics if patterns.exact else ()),
             *(patterns.folded.metrics if patterns.folded else ()),
         ]
-        """Metrics of each required text, by the text's number. Exact texts come before folded ones."""
+        """Metrics of each required text, by the text's number. Exact texts come before folded texts."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
         self._doubts: Counter[int] = Counter()
-        """Failed searches of many lines minus successful ones, by metric."""
+        """Failed searches of many lines minus successful searches, by metric."""
         self._odd: Counter[int] = Counter()
         """For each metric, the number of lines without exactly one value, minus the number of lines with
-        exactly one or without a search."""
+        exactly one value or without a search."""
         self._settled: frozenset[int] = frozenset()
         """Texts that occurred in nearly every line of the last block."""
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
@@ -151,8 +151,8 @@ class Extraction:
         self._guard.rest()
 
     def _columns_of_lines(self, candidates: Sequence[_Candidate], base: int) -> Columns | None:
-        """Return the values of all patterns in lines that contain all their required texts. None unless each line has one
-        value of each pattern."""
+        """Return the values of all patterns in lines that contain all their required texts. None if a line
+        does not have exactly one value of each pattern."""
         searchers = candidates[0][2]
         if len(candidates) < _FEWEST_AT_ONCE or self._guard.careful:
             return None
@@ -206,8 +206,10 @@ class Extraction:
         return found
 
     def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
-        """Return the texts that occur in so many lines of `data` that their patterns should search all of them at once."""
-        # In a sparse block, a quarter of the lines already shows this. Counting all lines would take longer.
+        """Return the texts that occur in so many lines of `data` that their patterns should search all lines
+        at once."""
+        # In a sparse block, a quarter of the lines already shows that the text is rare. Counting all lines
+        # would take longer.
         if len(hits) < _DENSE * data.count(b"\n", 0, len(data) // 4):
             return frozenset()
         lines = data.count(b"\n")
@@ -281,7 +283,7 @@ class Extraction:
         return sorted({metric for number in numbers for metric in self._metrics[number]})
 
     def _search_lines(self, searchers: Sequence[Searcher], lines: _Lines) -> tuple[Columns, list[Found]]:
-        """Search lines with patterns that match nearly all of them; return the values in columns, and the other
+        """Search lines with patterns that match nearly all lines; return the values in columns, and the other
         values."""
         columns = self._columns(searchers, lines.text, len(lines.offsets))
         if columns is not None:
@@ -348,7 +350,7 @@ class Extraction:
                 first = search(text)
                 if first is None:
                     continue
-                # Most lines have one match, and a search for a second one is cheaper than the iterator.
+                # Most lines have one match, and a search for a second match is cheaper than the iterator.
                 several = can_be_empty or search(text, first.end())
                 taken = 0
                 for k, match in enumerate(search_all(text) if several else (first,)):
@@ -391,7 +393,7 @@ class Extraction:
         return _in_sections(candidates, base, closed) if closed else candidates
 
     def _candidates(self, data: bytes, clean: bytes, lines: Sequence[_Line]) -> list[_Candidate]:
-        """Return the lines of `data` to search, by their place; `lines` are those with required texts."""
+        """Return the lines of `data` to search, by their place. `lines` are the lines with required texts."""
         if self._everywhere:
             return self._every_line(data, clean, {start: ids for start, _, ids in lines})
         hits = [
@@ -499,6 +501,6 @@ _start = itemgetter(1)
 
 
 def _line_starts(data: bytes, base: int = 0) -> list[int]:
-    """Return the start of each line of `data`, which begins at `base`, and the end of the last one."""
+    """Return the start of each line of `data`, which begins at `base`, and the end of the last line."""
     lengths = map(len, data.split(b"\n")[:-1])
     return [base, *map(add, accumulate(lengths), count(base + 1))]

@@ -21,7 +21,7 @@ _SHOWN = 400
 _LONGEST_NUMBER = 1000
 """Longest number (characters) that is read."""
 _KEPT = 64 * 1024
-"""Longest line (characters) whose object is kept for the next metric."""
+"""Longest line (characters) whose parsed object is cached for the next metric."""
 _AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
 """Matches keys that no program escapes in JSON. Other keys may be escaped."""
 
@@ -33,7 +33,7 @@ class _Number(str):
 
 
 class _NotFinite(str):
-    """`NaN`, `Infinity` or `-Infinity`. Python writes them although they are not valid JSON."""
+    """`NaN`, `Infinity` or `-Infinity`, which Python writes although these words are not valid JSON."""
 
     __slots__ = ()
 
@@ -49,8 +49,8 @@ class JsonLines:
         self._object: dict[str, Any] | None = None
 
     def read(self, line: str) -> dict[str, Any] | None:
-        """Return the object in `line` (bytes decoded as Latin-1); None if the line is not a JSON object. If a key
-        is repeated, the last one counts."""
+        """Return the object in `line` (bytes decoded as Latin-1); None if the line is not a JSON object. If a
+        key is repeated, its last value counts."""
         if line is self._line:
             return self._object
         found = _object(line)
@@ -117,8 +117,8 @@ class JsonSearch:
         return iter(() if match is None else (match,))
 
     def read(self, _line: str, match: JsonMatch, findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value for a record, or None if it is not a finite number. The second item is 0,
-        because no part of the line is consumed."""
+        """Return the match's value for a record, or None if the value is not a finite number. The second item
+        is 0, because no part of the line is consumed."""
         number = _number(match.value)
         if number is None:
             findings.not_a_number(self._index, _shown(match.value))
@@ -163,7 +163,7 @@ def _label(value: Any) -> str | None:
         return "true" if value else "false"
     if not isinstance(value, str):
         return None
-    # Replaces lone surrogates and control characters, which tables and messages cannot show.
+    # Lone surrogates and control characters are replaced, because tables and messages cannot show them.
     text = value[:LABEL_LIMIT].encode("utf-8", "replace").decode()
     return "".join(each if each.isprintable() else " " for each in text).strip()
 

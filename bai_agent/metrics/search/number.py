@@ -243,7 +243,7 @@ def rest_start(text: str, start: int) -> int:
 
 
 def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of a number that can be recorded without a second look, because nothing follows it
+    """Return the expression of a number that can be recorded without a second check, because nothing follows it
     except the metric's units, `spelled`.
 
     open_end: any text may follow the value. with_units: a following word may be another unit. decodes: the

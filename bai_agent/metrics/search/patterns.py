@@ -67,7 +67,7 @@ class ManyLines(NamedTuple):
 
     metric: int
     first: re.Pattern[str] | None
-    """Finds the first match of each line. After a value that needs a second look, it finds no further match."""
+    """Finds the first match of each line. After a value that needs a second check, it finds no further match."""
     search_all: Callable[..., Iterator[re.Match[str]]]
     literal: str
     """Text in each match; empty if none is known."""
@@ -78,7 +78,7 @@ class ManyLines(NamedTuple):
     reach: int
     """Number of characters that `needs_look` examines."""
     no_exponents: bool
-    """Whether numbers with an exponent also need a second look."""
+    """Whether numbers with an exponent also need a second check."""
 
 
 @dataclass(frozen=True)
