@@ -159,7 +159,7 @@ class GenerationEvent(RestartEvent):
 
     type = "generation"
     members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
-    """Numbers of its nodes, in the order of their group ranks."""
+    """Numbers of the generation's nodes, in the order of their group ranks."""
 
     @property
     def sentence(self) -> str:
@@ -508,7 +508,7 @@ class GenerationOutcome:
     output_end: Count | None = None
     """Offset in the output at which the generation ends (bytes)."""
     members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
-    """Numbers of its nodes, in the order of their group ranks."""
+    """Numbers of the generation's nodes, in the order of their group ranks."""
     gap_seconds: Seconds | None = None
     """Time before the generation in which no benchmark ran. None for the first generation, or if unknown."""
     headlines: dict[Text, HeadlineValue] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Kills this process if a search takes too long, because a search by Python's `re` cannot be interrupted from
 within.
 
-Such a search blocks all Python code until it returns. So the kernel kills the process: a CPU timer sends a
-signal whose default action is termination.
+Such a search blocks all Python code until the search returns. Therefore, a CPU timer sends a signal whose
+default action is termination, and the kernel ends the process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MARK_BYTES = _MARK.size
 
 
 class SearchLimit:
-    """The `Guard` of an extraction. It records the current search in `mark`, which is memory that survives the
-    process.
+    """The `Guard` of an extraction. The guard records the current search in `mark`, which is memory that
+    survives the process.
 
-    With a mark, the timer is set for each search. Without a mark, it is set once for a few hundred lines, which
-    costs almost nothing.
+    With a mark, the timer is set for each search. Without a mark, the timer is set once for a few hundred
+    lines, which costs almost nothing.
     """
 
     def __init__(self, mark: mmap.mmap | None = None) -> None:
@@ -40,7 +40,7 @@ class SearchLimit:
         """Number of the process's log to which the block belongs. None for output.log."""
         self._mark = mark
         self._left = LIMIT_SECONDS
-        # A parent may have left the signal ignored or blocked, and both are inherited.
+        # A parent may have ignored or blocked the signal, and a process inherits both.
         signal.signal(ENDS_WITH, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ENDS_WITH})
 
@@ -62,7 +62,7 @@ class SearchLimit:
 
 
 class MarkedSearch(NamedTuple):
-    """Search recorded in a mark."""
+    """A search that is recorded in a mark."""
 
     metric: int
     """Index of the metric."""

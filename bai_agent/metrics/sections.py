@@ -1,7 +1,7 @@
 """Lines of a log that affect the lines after them, and the sections in which a metric counts (`after` and `until`).
 
-The most recent earlier line that matched one of a section's two patterns decides whether the section is open. That state is saved
-with each log's position, so a restarted extractor continues with it.
+The most recent earlier line that matched one of a section's two patterns decides whether the section is open.
+That state is saved with each log's position, so a restarted extractor continues with that state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from bai_agent.metrics.search.patterns import compile_patterns
 
 
 class LineMarkers:
-    """Searches a log for marker lines, such as beginnings of sections and units of tables. Each pattern belongs
-    to the metrics that use it."""
+    """Searches a log for marker lines, such as beginnings of sections and units of tables. Each pattern
+    belongs to the metrics that use the pattern."""
 
     def __init__(
         self, patterns: Sequence[str], users: Sequence[Sequence[int]], *, guard: Guard, fast: bool
@@ -32,8 +32,8 @@ class LineMarkers:
         return self._extraction(without).matching(data, offset)
 
     def guard(self, without: frozenset[int]) -> Guard:
-        """Return the guard of these searches. It attributes a slow search to a metric, which is then
-        disabled."""
+        """Return the guard of the searches for markers. The guard attributes a slow search to a metric, so
+        that this metric is disabled."""
         users = [[metric for metric in metrics if metric not in without] for metrics in self._users]
         return _Blaming(self._guard, {number: metrics[0] for number, metrics in enumerate(users) if metrics})
 
@@ -64,7 +64,7 @@ class _Blaming:
 
 
 class _Silent:
-    """Receiver of findings for a search for markers, which reads no values. It ignores them."""
+    """Receiver that ignores the findings of a search for markers, because such a search reads no values."""
 
     def not_a_number(self, index: int, text: str) -> None: ...
     def doubtful(self, *_about: object) -> None: ...
@@ -99,7 +99,8 @@ class SectionMarkers:
     def read(
         self, data: bytes, offset: int, opened: frozenset[int], *, without: frozenset[int]
     ) -> tuple[list[Closed], frozenset[int]]:
-        """Return the places in `data` from which metrics do not count, and the sections that are open after it.
+        """Return the places in `data` from which metrics do not count, and the sections that are open after
+        `data`.
 
         data: complete lines, from `offset` of the file on. opened: the sections that are open before `data`. without: disabled
         metrics.

@@ -35,10 +35,10 @@ class SpillFile:
         return self._series[-1]
 
     def note(self, count: int) -> None:
-        """Write the pending values of all series if `count` more would be too many. Raises OSError if the file has no
-        room.
+        """Write the pending values of all series if `count` more values would be too many. Raises OSError if
+        the file has no room.
 
-        After this error, the file is empty.
+        After an OSError, the file is empty.
         """
         self._pending += count
         if self._pending < _PENDING and not self._is_full:
@@ -55,7 +55,7 @@ class SpillFile:
             raise
 
     def append(self, values: array[float]) -> int:
-        """Append values; return their position. Raises OSError if there is no room."""
+        """Append values; return their position. Raises OSError if the disk has no room."""
         place, self._count, self._blocks = self._count, self._count + len(values), self._blocks + 1
         if self._is_full or self._count > MOST_SPILLED or self._blocks > _MOST_BLOCKS:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -68,7 +68,7 @@ class SpillFile:
         return place
 
     def read(self, place: int, count: int) -> array[float]:
-        """Return values. Raises OSError if they are not complete."""
+        """Return values. Raises OSError if the values are not complete."""
         values = array("d")
         if self._file is not None:
             values.frombytes(os.pread(self._file.fileno(), count * values.itemsize, place * values.itemsize))
@@ -99,7 +99,7 @@ class SpilledValues:
             self._pending = array("d")
 
     def blocks(self) -> Iterator[array[float]]:
-        """Yield all values. Raises OSError if some are missing."""
+        """Yield all values. Raises OSError if some values are missing."""
         for place, count in self._places:
             yield self._file.read(place, count)
         yield self._pending

@@ -20,13 +20,13 @@ from bai_agent.metrics.search.patterns import Found
 from bai_agent.metrics.search.reading import Doubt
 
 _NAMES = 10_000
-"""Largest number of names from `emit` and files that are counted separately. It bounds memory, because the names come
-from the benchmark."""
+"""Largest number of names from `emit` and files that are counted separately. The number is limited to bound
+memory, because the names come from the benchmark."""
 _SHOWN = 80
 _LINE_SHOWN = 200
 _BEFORE = 80
-"""`_LINE_SHOWN`: number of characters of a line that are shown. `_BEFORE`: largest number of them before a
-number."""
+"""`_LINE_SHOWN`: number of characters of a line that are shown. `_BEFORE`: largest number of characters that
+are shown before a number."""
 _BETTER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _OTHER_FORMS = (NumberForm.THOUSANDS, NumberForm.SI, NumberForm.AUTO)
@@ -36,8 +36,8 @@ _index = itemgetter(1)
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts since the run's start. They are saved with the checkpoint, so that a restarted extractor continues
-    with them."""
+    """Counts since the run's start. The counts are saved with the checkpoint, so that a restarted extractor
+    continues with them."""
 
     found: list[int]
     """Number of values found, by the metric's index."""
@@ -66,7 +66,8 @@ class Tally:
             self.emitted[name] = self.emitted.get(name, 0) + 1
 
     def count_not_a_number(self, name: str, text: str) -> bool:
-        """Count a value of `name` that is not a finite number; return whether it is the first."""
+        """Count a value of `name` that is not a finite number; return whether it is the first such value of
+        `name`."""
         first = name not in self.not_numbers
         if first and len(self.not_numbers) >= _NAMES:
             return False
@@ -144,7 +145,8 @@ def summary(
     empty_results: Sequence[Results],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the content of `extracted.json`; `docs/run-directory.md` is its reference. logs: by file."""
+    """Return the content of `extracted.json`; `docs/run-directory.md` is its reference. logs: the logs by
+    file."""
     per_metric: dict[str, int] = {}
     for metric, count in zip(metrics, tally.found, strict=True):
         per_metric[metric.name] = per_metric.get(metric.name, 0) + count
@@ -224,7 +226,7 @@ def _warnings(tally: Tally, metrics: Sequence[Metric], logs: Mapping[str, LogPos
 
 
 def _doubt_key(index: int, doubt: Doubt) -> str:
-    """Return the key of a JSON object."""
+    """Return the key of a doubtful value in a JSON object."""
     return f"{index} {doubt.value}"
 
 

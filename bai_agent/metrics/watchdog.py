@@ -1,8 +1,9 @@
 """Finds a pattern that searches a line for more than a second, and disables it for the rest of the log.
 
-`search_limit.py` kills the process during that search, and the agent starts the next one.
+`search_limit.py` kills the process during that search, and the agent starts the next process.
 
-1. At first the timer is set for each few hundred lines. This costs almost nothing, but does not show which pattern is slow.
+1. At first the timer is set for each few hundred lines. A timer for many lines costs almost nothing, but does
+not show which pattern is slow.
 
 2. After that signal, the process is started with `careful`. The timer is then set for each search, and each search is recorded in
    a mapped file whose page survives the process.
@@ -55,8 +56,8 @@ def open_mark(path: Path) -> mmap.mmap:
 def blame(
     mark: Path, switched_off: Path, *, places: Mapping[str, LogPosition] = MappingProxyType({})
 ) -> SwitchOff | None:
-    """Disable the search during which a careful process was killed, and save this durably; return the search, or
-    None.
+    """Disable the search during which a careful process was killed, and save the disabled search durably;
+    return the search, or None.
 
     places: the positions in the logs. In the other logs the pattern is disabled from these positions on, because a
     slow pattern is slow in all logs.
@@ -95,8 +96,8 @@ def read_switched_off(path: Path) -> list[SwitchOff]:
 
 
 def off_in(src: str, switched_off: Sequence[SwitchOff]) -> list[SwitchOff]:
-    """Return the searches that are disabled in one log. If the log appeared later, they are disabled from its
-    first line on."""
+    """Return the searches that are disabled in one log. If the log appeared later, the searches are disabled
+    from the log's first line on."""
     own = {each.i: each for each in switched_off if each.src == src}
     others = {each.i for each in switched_off} - own.keys()
     return [*own.values(), *(SwitchOff(truncations=0, off=0, i=i, src=src) for i in others)]

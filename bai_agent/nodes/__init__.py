@@ -1,1 +1,2 @@
-"""Several nodes as one job: they join, wait for each other before each run, and log in to each other."""
+"""Lets several nodes run one job. The nodes join, wait for each other before each run, and log in to each
+other."""

@@ -1,4 +1,4 @@
-"""Ports that a node keeps for programs that it starts later, and for questions of other nodes' agents."""
+"""Ports that a node reserves for programs that it starts later, and for questions of other nodes' agents."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ log = logging.getLogger(__name__)
 
 
 def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
-    """Return a socket that holds a port until a process of this node uses it after the nodes have met. Meanwhile the kernel gives the port
-    to no other process.
+    """Return a socket that reserves a port until a process of this node uses the port after the nodes have
+    met. While the socket is open, the kernel gives the port to no other process.
 
-    port: the wanted port; 0: any. address: "" for all addresses of this machine. Raises OSError. The socket does not listen, so that a
-    server with SO_REUSEADDR, such as sshd and PyTorch's store, can listen on the port: socket(7).
+    port: the wanted port; 0 for any free port. address: "" for all addresses of this machine. Raises OSError.
+    The socket does not listen, so that a server with SO_REUSEADDR, such as sshd and PyTorch's store, can
+    listen on the port: socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -31,7 +32,8 @@ def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
 
 
 def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
-    """Return a socket on which this node's agent can answer the others; None if that fails, which is logged.
+    """Return a socket on which this node's agent can answer other nodes. None if the socket cannot be opened;
+    this failure is logged.
 
     port: the port that an earlier agent of this node has published.
     """
@@ -45,11 +47,10 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
 
 
 def answer_others(ctx: RunContext, others: NodeMonitor, *, key: bytes) -> None:
-    """Start to answer the other nodes' questions and to accept their wakes, unless this agent already
-    does."""
+    """Start to answer other nodes' questions and to accept their wakes, unless this agent already answers."""
     if ctx.agent_port is None or ctx.answers:
         return
-    # A run of one node does not reach this import, and starts sooner without it.
+    # A run of one node does not reach this import, so such a run starts sooner.
     from bai_agent.peers.direct_question import AnswerPort
 
     ctx.answers = True

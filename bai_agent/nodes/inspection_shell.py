@@ -27,8 +27,8 @@ _OF_THE_RUN_ALONE = (
     "BENCHMARK_AI_FIFO_FILEPATH",
     "BENCHMARK_AI_FIFO_MAX_WAIT_TIME",
 )
-"""Variables of the benchmark's processes that a shell must not have. With them, the shell would be stopped together with the benchmark,
-and values that it emits would belong to the job."""
+"""Variables of the benchmark's processes that a shell must not have. With these variables, the shell would be
+stopped together with the benchmark, and values that the shell emits would belong to the job."""
 
 
 def open_shell(folder: Path, *, rank: int) -> NoReturn:
@@ -50,7 +50,8 @@ def open_shell(folder: Path, *, rank: int) -> NoReturn:
 
 
 def _require_own(rundir: RunDir) -> None:
-    """Raise BaiError unless the run directory belongs to the caller, because its variables could make a shell run programs."""
+    """Raise BaiError unless the run directory belongs to the caller, because the variables of a run directory
+    could make a shell run programs."""
     try:
         owners = {each.lstat().st_uid for each in (rundir.path, rundir.job)}
     except (FileNotFoundError, NotADirectoryError):
@@ -62,8 +63,8 @@ def _require_own(rundir: RunDir) -> None:
 
 
 def shell_environment(job: Job, rundir: RunDir, *, rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the benchmark's environment as an agent with the environment `base` would make it, without secrets and what ties a
-    process to the run."""
+    """Return the benchmark's environment as an agent with the environment `base` would make it, but without
+    secrets and without the variables that connect a process with the run."""
     secrets = job.benchmark.secrets
     sources = {each.partition(":")[2] for each in secrets.values() if each.startswith("env:")}
     hidden = {*secrets, *sources}

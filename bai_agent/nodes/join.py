@@ -1,5 +1,5 @@
-"""The phase in which the nodes of an attempt meet: after it each node knows all others, in the order of their
-ranks."""
+"""The phase in which the nodes of an attempt meet. After this phase, each node knows all other nodes, in the
+order of their ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from bai_agent.job.attempt import AttemptRecord, Version
     from bai_agent.peers.peer_monitor import PeerMonitor
 
-# Modules for several nodes are imported in functions, since they would delay the start of a single one.
+# Modules for several nodes are imported in functions, because these modules would delay the start of a job of
+# one node.
 log = logging.getLogger(__name__)
 
 _ALONE = "127.0.0.1"
@@ -40,8 +41,8 @@ _SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 _LOOK_SECONDS = 1.0
 _LOOK_TOGETHER = 200
-"""Number of workers up to which each one queries the store at the usual interval. With more nodes each queries
-less often, so that the requests per second do not grow."""
+"""Number of workers up to which each worker queries the store at the usual interval. With more workers, each
+worker queries less often, so that the requests per second do not grow."""
 _READ_AT_ONCE = 16
 _DRIVER_SECONDS = 60.0
 """Seconds for NVIDIA's driver to report the number of GPUs."""
@@ -50,7 +51,8 @@ _DRIVER_SECONDS = 60.0
 def join(ctx: RunContext) -> None:
     """Meet the other nodes, and write `peers.json` and the hostfile. A single node does not wait.
 
-    In an elastic job these are the members of the first generation that begins with this node.
+    In an elastic job, the nodes in the files are the members of the first generation that begins with this
+    node.
     """
     strategy = strategy_of(ctx.job)
     facts = None
@@ -105,7 +107,8 @@ def join(ctx: RunContext) -> None:
 
 
 class Meeting:
-    """Waits until all nodes have published their addresses, and the coordinator the complete list."""
+    """Waits until all nodes have published their addresses and the coordinator has published the complete
+    list."""
 
     def __init__(
         self,
@@ -118,9 +121,9 @@ class Meeting:
         unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: time for which a node without heartbeats is awaited. stop: returns the reason to end the
-        run, if there is one. unreachable: returns why the coordinator cannot reach one of these nodes; None if
-        it reaches all."""
+        """limit: time for which a node without heartbeats is awaited. stop: function that returns the reason
+        to end the run, if there is a reason. unreachable: function that returns why the coordinator cannot
+        reach one of these nodes; None if the coordinator reaches all."""
         self._monitor, self._me = monitor, me
         self._attempt: AttemptRecord = monitor.attempt
         self._clock, self._stop, self._unreachable = clock, stop, unreachable
@@ -159,7 +162,7 @@ class Meeting:
         }
         self._read(joined)
         if len(joined) < len(self._waited_for):
-            # This also gives up a node that has joined but is lost while others are still pulling.
+            # A node that has joined but is lost while other nodes are still pulling is also given up here.
             self._give_up(sorted(self._waited_for.keys() - {self._me.rank}))
             return None
         if (settled := self._settled()) is not None:
@@ -184,7 +187,8 @@ class Meeting:
             return
         from concurrent.futures import ThreadPoolExecutor
 
-        # In parallel, because a thousand requests one after the other would take half a minute with a bucket.
+        # The addresses are read in parallel, because a thousand requests to a bucket would take half a minute
+        # one after the other.
         with ThreadPoolExecutor(min(_READ_AT_ONCE, len(new))) as pool:
             for rank, peer in zip(new, pool.map(self._attempt.peer, new), strict=True):
                 self._said[rank] = (joined[rank], peer)
@@ -195,7 +199,7 @@ class Meeting:
         return settled
 
     def _settled(self) -> Members | None:
-        """Return the members, read once; None until they are published."""
+        """Return the members, which are read only once; None until the members are published."""
         if not self._attempt.control().peers:
             return None
         members = self._attempt.members()
@@ -229,15 +233,15 @@ class Meeting:
             log.warning("%s; asking again", error)
         if reason := self._stop():
             raise RunEndedError(reason)
-        # Random each time, so that the nodes of a job do not send their requests together.
+        # The pause is random each time, so that the nodes of a job do not send their requests together.
         import random
 
         self._clock.sleep(self._look_s * random.uniform(0.5, 1.0))  # noqa: S311
 
 
 def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
-    """Return this node's facts for the others. Raises RunEndedError if the node lacks something that the
-    strategy needs."""
+    """Return this node's information for the other nodes. Raises RunEndedError if the node lacks something
+    that the strategy needs."""
     from bai_agent.benchmark.node_setup import set_up_node
 
     try:
@@ -245,7 +249,8 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
             ctx.job,
             ctx.rundir,
             strategy.setup(ctx.job, ctx.node.rank),
-            # Each node of an elastic job may be the first in one generation, and not a member of another.
+            # Each node of an elastic job may be the first node of one generation, and not a member of another
+            # generation.
             serves=None if ctx.job.is_elastic else ctx.node.rank != COORDINATOR,
             may_install=ctx.node.instance_id is not None,
             scripts=ctx.scripts,
@@ -259,8 +264,8 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
 
 
 def _address(ctx: RunContext, strategy: Strategy) -> str:
-    """Return the address of this node for the others: on EC2 its address in the subnet, else that of this
-    machine, on which all nodes run."""
+    """Return the address of this node for the other nodes. On EC2, it is the node's address in the subnet.
+    Otherwise, it is the address of this machine, on which all nodes run."""
     if ctx.others is None:
         return _ALONE
     if ctx.node.instance_id is None:
@@ -278,7 +283,8 @@ def _address(ctx: RunContext, strategy: Strategy) -> str:
 
 
 def _interface(address: str) -> str | None:
-    """Return the network interface with this first IPv4 address; None if there is none."""
+    """Return the network interface whose first IPv4 address this is; None if no interface has this
+    address."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asked:
         for _, name in socket.if_nameindex():
             try:
@@ -292,10 +298,10 @@ def _interface(address: str) -> str | None:
 
 
 def _slots(ctx: RunContext) -> int:
-    """Return the number of processes on this node: a fixed number, or one for each of its GPUs (one if it has
-    none).
+    """Return the number of processes on this node, which is a fixed number or the number of the node's GPUs.
+    A node without a GPU has one process.
 
-    Raises RunEndedError if its number of GPUs is not the planned one.
+    Raises RunEndedError if the node's number of GPUs is not the planned number.
     """
     strategy = ctx.job.strategy
     if strategy.processes_per_node != "gpus":

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def is_first_member(ctx: RunContext) -> bool:
-    """Return whether this node has group rank 0 in its generation; before the nodes have met, whether it is the job's first one.
-    Raises BaiError."""
+    """Return whether this node has group rank 0 in its generation; before the nodes have met, return whether
+    this node is the job's first node. Raises BaiError."""
     if ctx.job.strategy.nodes == 1:
         return True
     if not ctx.rundir.of_generation(0).peers.exists() and not ctx.rundir.peers.exists():
@@ -28,7 +28,7 @@ def peers_of(rundir: RunDir) -> tuple[Peer, ...]:
 
 def members_of(rundir: RunDir) -> Members:
     """Return the nodes that met, and their key. Raises BaiError."""
-    # In a restarted job of one node only the first generation has the file.
+    # In a restarted job of one node, only the first generation has `peers.json`.
     own = rundir if rundir.peers.exists() else rundir.of_generation(0)
     return read_members(read_json(own.peers) or {}, where=str(own.peers))
 

@@ -39,7 +39,7 @@ _TICK_S = 0.1
 _ASK_AGAIN_S = 30.0
 """Pause after which a node that could not launch checks again (seconds)."""
 _SIGN_MARGIN_S = 1.5
-"""Uncertainty of a sign's age (seconds): S3's times are whole seconds."""
+"""Uncertainty of a heartbeat's age (seconds), because S3's times are whole seconds."""
 _NOTICE_S = 2.0
 """Time after a spot notice in which the other nodes check for notices of their own (seconds)."""
 _STOP_MARGIN_S = 30.0
@@ -48,7 +48,7 @@ _STOP_MARGIN_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A generation that begins with this node as a member."""
+    """This node's membership in a generation that begins."""
 
     newest: Newest
     beginning: Beginning
@@ -97,9 +97,10 @@ def next_membership(
 ) -> Membership | None:
     """Wait until a generation begins with this node as a member; return None if this node's last generation was the job's last.
 
-    me: this node's address, if it must join. ended: the end of the last generation here. find_problem: returns why nothing can be
-    launched here; the others continue without this node meanwhile. keeps: returns whether the last checkpoint is still being uploaded.
-    Raises RunEndedError.
+    me: this node's address, if it must join. ended: the end of the last generation on this node.
+    find_problem: function that returns why nothing can be launched on this node; while there is a problem,
+    the other nodes continue without this node. keeps: function that returns whether the last checkpoint is
+    still being uploaded. Raises RunEndedError.
     """
     elastic.end_here()
     words = _Words(elastic, me, ended, find_problem=find_problem, keeps=keeps, clock=ctx.clock)
@@ -127,8 +128,8 @@ def next_membership(
 
 
 def _late_beginning(elastic: ElasticMonitor, newest: Newest, me: Peer) -> Beginning | None:
-    """Return the beginning of a generation that runs without this node, with this node after its members, if the benchmark takes in
-    nodes by itself; else None."""
+    """Return the beginning of a generation that runs without this node, with this node added after its
+    members. None if the benchmark does not admit nodes by itself."""
     begun = elastic.begun
     is_running = newest.word.runs and begun is not None and begun[0] == newest.number
     if not elastic.absorbs or elastic.is_member(newest) or not is_running or begun is None:
@@ -155,12 +156,12 @@ class _Words:
         self._find_problem, self._keeps, self._clock = find_problem, keeps, clock
         elastic.problem, self._asked_s = find_problem(), clock.monotonic()
         self._said: dict[int, bool] = {}
-        """Reported ends, by generation, and whether its checkpoint was still being uploaded."""
+        """Generations whose end was reported, each with whether its checkpoint was still being uploaded."""
         self._joined_after: int | None = None
 
     def say(self, newest: Newest | None) -> None:
-        """Make the reports that are due. newest: the decision about a generation that has not run here, if
-        any. Raises StoreError."""
+        """Make the reports that are due. newest: the decision about a generation that has not run on this
+        node, if any. Raises StoreError."""
         elastic = self._elastic
         self._look_for_problem()
         if self._ended is not None and elastic.at is not None:
@@ -201,7 +202,7 @@ def own_peer(ctx: RunContext, *, port: int) -> Peer:
 
 
 def begin(ctx: RunContext, elastic: ElasticMonitor, membership: Membership) -> None:
-    """Begin a generation. It is written to the run directory before it is used."""
+    """Begin a generation. The beginning is written to the run directory before it is used."""
     newest, members = membership.newest, membership.beginning.members
     ctx.begins_with = membership.beginning.checkpoint
     rundir = ctx.rundir.of_generation(newest.number)
@@ -215,7 +216,7 @@ def begin(ctx: RunContext, elastic: ElasticMonitor, membership: Membership) -> N
     meet(ctx, elastic)
     port = peer_of(members.peers, ctx.node.rank).port
     if ctx.port is None or ctx.port.getsockname()[1] != port:
-        # A killed agent announced this port to the others.
+        # A killed agent announced this port to the other nodes.
         try:
             ctx.port = hold_port(port)
         except OSError as error:
@@ -231,7 +232,7 @@ def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _tell(ctx: RunContext, newest: Newest) -> None:
-    """Record once the end of the previous generation, and the members of the next one."""
+    """Record once the end of the previous generation, and the members of the next generation."""
     if any(each.generation == newest.number for each in ctx.events.of(RestartEvent)):
         return
     word = newest.word
@@ -254,18 +255,20 @@ def _require_part(newest: Newest, at: int | None) -> None:
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
         raise RunEndedError.of(outcome, "This node waited for a generation until the job was over.")
-    # A failure belongs to another node.
+    # If the job failed, another node is the cause.
     raise RunEndedError.of(outcome if outcome in FOR_ABSENT else Outcome.PEER_FAILED, newest.word.sentence)
 
 
 def _require_place(newest: Newest, *, node: int) -> None:
-    """Raise RunEndedError if this node was removed by scaling, because its part of the job is then over."""
+    """Raise RunEndedError if this node was removed by scaling, because the part of the job of a removed node
+    is over."""
     if newest.word.why == Change.SCALED.value and node in newest.word.nodes:
         raise RunEndedError.of(Outcome.SUCCEEDED, "This node left because the job was scaled down.")
 
 
 def _not_launched(me: Peer, problem: str) -> GenerationEnd:
-    """Return the report of a member that cannot launch, so that the others continue without it."""
+    """Return the report of a member that cannot launch, so that the other nodes continue without this
+    member."""
     return GenerationEnd(rank=me.node, outcome=Outcome.AGENT_ERROR.value, sentence=problem, ended=now_ms())
 
 

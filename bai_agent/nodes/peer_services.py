@@ -1,4 +1,5 @@
-"""Waits for services of other nodes without which a launch would fail: SSH logins, and the server of a job."""
+"""Waits for services of other nodes without which a launch would fail. The services are SSH logins, and the
+server of a job."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ _CONNECTION_PERIOD_S = 1.0
 """Time between two connections without a probe (seconds)."""
 _TICK_S = 0.1
 _READY = range(200, 400)
-"""Statuses of a server that is ready, as Kubernetes has them:
+"""Statuses of a server that is ready, which are those of Kubernetes:
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"""
 
 
 def wait_for_hosts(ctx: RunContext, order: Order) -> None:
-    """Return after `ssh` of the order's environment has run a command on each of its hosts. Raises
+    """Return after `ssh` of the order's environment has run a command on each host of the order. Raises
     RunEndedError."""
     deadline = ctx.clock.monotonic() + _LOGIN_S
     over = threading.Event()
@@ -108,7 +109,7 @@ def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
 
 
 def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
-    """Wait; at most until a moment after the deadline. Raises RunEndedError."""
+    """Wait for a moment, at most until shortly after the deadline. Raises RunEndedError."""
     until = min(ctx.clock.monotonic() + seconds, deadline + _TICK_S)
     while True:
         ctx.watch.raise_reason()
@@ -119,7 +120,8 @@ def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
 
 
 def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float, deadline: float) -> str:
-    """Return why the server is not ready, "" if it is; at most until a moment after the deadline."""
+    """Return why the server is not ready, or "" if the server is ready. Returns at the latest shortly after
+    the deadline."""
     begun = ctx.clock.monotonic()
     allowed = min(timeout_s, deadline + _TICK_S - begun)
     end = begun + allowed
@@ -127,13 +129,15 @@ def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float, deadli
     def over() -> bool:
         return ctx.clock.monotonic() > end or ctx.watch.reason() is not None
 
-    # On a thread: a timeout of a socket is for each piece of an answer, which may come slowly.
+    # The question runs on a thread, because a socket's timeout applies to each piece of an answer, and the
+    # pieces may arrive slowly.
     found = call_with_deadline(partial(look, timeout_s), over=over, name="server probe")
     return f"no answer within {round(allowed, 1):g} s" if found is None else found
 
 
 def _look(server: Server, peer: Peer) -> tuple[Callable[[float], str], str]:
-    """Return the function that asks the server once, with a timeout in seconds, and its name."""
+    """Return the function that queries the server once, with a timeout in seconds, and the function's
+    name."""
     probe, port = server.readiness_probe, server.ports[0]
     if probe is None:
         return partial(_connect, peer.address, port), f"a connection to {peer.address}:{port}"
@@ -153,13 +157,14 @@ def _connect(address: str, port: int, timeout_s: float) -> str:
 
 
 def _get(probe: ReadinessProbe, address: str, port: int, path: str, timeout_s: float) -> str:
-    # Imported here: most jobs have no server.
+    # Imported here, because most jobs have no server.
     import http.client
     import ssl
 
     connection: http.client.HTTPConnection
     if probe.scheme.lower() == "https":
-        # As Kubernetes: a server under test has a certificate of its own.
+        # The certificate is not verified, as in Kubernetes, because a server under test has a certificate of
+        # its own.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(address, port, timeout=timeout_s, context=context)

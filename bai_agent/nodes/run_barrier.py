@@ -1,12 +1,12 @@
-"""Runs of `[repeat]` in which each node starts its own part: before each run but the first, all nodes wait
+"""Runs of `[repeat]` in which each node starts its own part. Before each run except the first, all nodes wait
 for the coordinator's decision.
 
-A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. Its agent reports
-that to the job store. When all nodes are ready, no process of the previous run is left on any of them, and the
-coordinator decides whether the next run begins. The decision is in the store, so a restarted agent finds it
-there instead of making a second one.
+A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. The node's
+agent reports to the job store that the node is ready. When all nodes are ready, no process of the previous
+run is left on any node, and the coordinator decides whether the next run begins. The decision is in the
+store, so a restarted agent finds the decision there instead of making a second decision.
 
-It works on a thread of its own, because the store may take long to answer.
+The barrier works on a thread of its own, because the store may take long to answer.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def run_barrier(ctx: RunContext) -> Iterator[None]:
 
 
 class RunBarrier(Poller):
-    """One node's part of the barrier. It has no time limit of its own, because the job's limits and the monitor
-    of the other nodes end the wait for a node that never arrives."""
+    """One node's part of the barrier. The barrier has no time limit of its own, because the job's limits and
+    the monitor of the other nodes end the wait for a node that never arrives."""
 
     def __init__(
         self, attempt: AttemptRecord, rundir: RunDir, repeat: Repeat, *, rank: int, nodes: int
@@ -70,7 +70,7 @@ class RunBarrier(Poller):
         self._told: int | None = None
         """The run for which the decision was passed on to this node's shim."""
         self._waits_for: set[int] = set()
-        """As the coordinator: the nodes that have not reported that they are ready for the run."""
+        """The nodes that have not reported that they are ready for the run. Used only by the coordinator."""
 
     def look(self) -> None:
         """Publish this node's state, and pass on the permission. Raises BaiError if the store cannot be reached."""
@@ -94,13 +94,14 @@ class RunBarrier(Poller):
         return not self._waits_for
 
     def _decide(self, run: int) -> bool | None:
-        """Return whether a run begins; None while it is not known whether the previous runs are enough."""
+        """Return whether a run begins. None while the coordinator does not know whether the previous runs are
+        enough."""
         repeat, done = self._repeat, self._runs.known.runs
         measured = run - repeat.warmup_runs
         if measured > 0 and repeat.arms and measured % len(repeat.arms):
             return True  # a block that has begun is always finished
         limit = repeat.max_time if repeat.min_runs is None or measured >= repeat.min_runs else None
-        # By the clock since boot, because the time of day may be set.
+        # The time is measured by the clock since boot, because the time of day may be set.
         if limit is not None and running_seconds(done[0]) >= limit.total_seconds():
             return False
         if repeat.decided_after is None or measured < repeat.decided_after:

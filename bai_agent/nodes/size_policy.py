@@ -1,7 +1,8 @@
 """Proposes a number of nodes for a job, by the hints of its benchmark: `[elastic] policy = "goodput"`.
 
-AdaptDL's first replica gives hints about its speed on other numbers of replicas. Each minute a small program gets the newest ones
-(`strategy/goodput.py`), in the benchmark's Python and as the benchmark's user, as only that Python has AdaptDL.
+AdaptDL's first replica gives hints about its speed on other numbers of replicas. Each minute, a small program
+(`strategy/goodput.py`) gets the newest hints. The program runs in the benchmark's Python and as the
+benchmark's user, because only that Python has AdaptDL.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bai_agent.strategy import goodput
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
-"""Seconds between two queries of that program."""
+"""Seconds between two queries of the program `strategy/goodput.py`."""
 _HINTS = "hints"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -76,7 +77,7 @@ class GoodputHints:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The input of the program."""
+    """The input of the program `strategy/goodput.py`."""
 
     hints: GoodputHints
     current: int
@@ -84,12 +85,13 @@ class Question:
     most: int
     """Largest number of nodes that the job may have."""
     slots: int
-    """Replicas of each node."""
+    """Number of replicas on each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """The program's answer: the wanted number of nodes, and the speed-up of it and of the current number over one node."""
+    """The program's answer. It has the wanted number of nodes, and the speed-up over one node of the wanted
+    and of the current number."""
 
     nodes: Annotated[int, Rule("a number of nodes", 1, 2**31)]
     speedup: Annotated[float, Rule("a speed-up", 0, math.inf)]
@@ -111,13 +113,14 @@ class GoodputPolicy:
         pause_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """find_nodes: raises NoAnswerError. nodes, slots: of this generation. least, most: the job's range. pause_s: least time between
-        the start of the generation, or another proposal, and a proposal."""
+        """find_nodes: function that queries the program; raises NoAnswerError. nodes, slots: the numbers in
+        this generation. least, most: the job's range of nodes. pause_s: shortest time between a proposal and
+        the start of the generation or the previous proposal."""
         self._find_nodes, self._clock = find_nodes, clock
         self._generation, self._nodes, self._slots = generation, nodes, slots
         self._least, self._most, self._pause_s = least, most, pause_s
         self._changed_s, self._asked_s = clock(), -math.inf
-        """When the generation began or the last proposal was made, and when the last question was asked."""
+        """Time at which the generation began or the last proposal was made, and time of the last question."""
         self._thread: threading.Thread | None = None
         self._answer: int | None = None
         self._warnings: list[str] = []
@@ -130,7 +133,7 @@ class GoodputPolicy:
     def observe(self, hints: Hints | None) -> int | None:
         """Return a number of nodes that is to be proposed; None if there is none. Asks the next question if it is due.
 
-        hints: the newest ones.
+        hints: the newest hints.
         """
         now = self._clock()
         if self.is_asking:
@@ -147,7 +150,7 @@ class GoodputPolicy:
         return None
 
     def take_warnings(self) -> list[str]:
-        """Return what was wrong with hints and answers since the last call."""
+        """Return warnings about wrong hints and answers since the last call."""
         taken, self._warnings = self._warnings, []
         return taken
 
@@ -159,7 +162,7 @@ class GoodputPolicy:
             self._warn(f"AdaptDL's hints are ignored, as no number of nodes follows from them ({problem}).")
             return
         question = Question(hints=found, current=self._nodes, most=self._most, slots=self._slots)
-        # On a thread, because the query may take long and the benchmark must be watched meanwhile.
+        # The query runs on a thread, because it may take long and the benchmark must be watched meanwhile.
         self._thread = threading.Thread(target=self._find, args=(question,), name="size-policy", daemon=True)
         self._thread.start()
 
@@ -177,7 +180,8 @@ class GoodputPolicy:
 def new_size_look(
     ctx: RunContext, elastic: ElasticMonitor, find_hints: Callable[[], Hints | None]
 ) -> Callable[[], None]:
-    """Return a function that is called often while a generation runs, and proposes another number of nodes if one is due."""
+    """Return a function that is called often while a generation runs, and proposes another number of nodes
+    when a proposal is due."""
     strategy, peers = ctx.job.strategy, peers_of(ctx.rundir)
     policy = GoodputPolicy(
         partial(_nodes_wanted, ctx),
@@ -208,7 +212,7 @@ def _is_reported(ctx: RunContext, warning: str) -> bool:
 
 
 def _nodes_wanted(ctx: RunContext, question: Question) -> int:
-    """Return the wanted number of nodes, as the benchmark's Python finds it. Raises NoAnswerError."""
+    """Return the wanted number of nodes, which the benchmark's Python computes. Raises NoAnswerError."""
     try:
         env, user = benchmark_environment(ctx.job, ctx.rundir, scripts=ctx.scripts)
         python = find_python(ctx.job, env=env, cwd=working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts))
@@ -230,7 +234,8 @@ def _nodes_wanted(ctx: RunContext, question: Question) -> int:
 
 
 def read_answer(text: str, *, code: int) -> _Answer:
-    """Return what the program printed, among lines of start-up files. Raises NoAnswerError."""
+    """Return the program's answer from its output, which may also contain lines of start-up files. Raises
+    NoAnswerError."""
     lines = [line for line in text.splitlines() if line.strip()]
     for line in lines:
         if code == 0 and line.startswith(goodput.MARK):

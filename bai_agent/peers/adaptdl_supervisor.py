@@ -1,4 +1,5 @@
-"""The supervisor that AdaptDL's replicas on this node ask for the addresses of all, and give their hints to.
+"""The supervisor from which AdaptDL's replicas on this node get the addresses of all replicas, and to which
+they give their hints.
 
 A server on 127.0.0.1 with two paths; `<job>` is `ADAPTDL_JOB_ID`, which holds a random token, since every user of this machine
 reaches the port:
@@ -39,7 +40,7 @@ class AdaptdlSupervisor:
     """Answers the requests of one node's replicas, on threads of its own."""
 
     def __init__(self, *, node: int, job_key: str, port: int = 0, hold_s: float = _HOLD_S) -> None:
-        """job_key: `ADAPTDL_JOB_ID`. port: 0 for any free one. Raises OSError."""
+        """job_key: `ADAPTDL_JOB_ID`. port: 0 for any free port. Raises OSError."""
         self._node, self._job_key, self._hold_s = node, job_key, hold_s
         self._changed = threading.Condition()
         self._generation = -1
@@ -58,7 +59,7 @@ class AdaptdlSupervisor:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that tell replicas its address."""
+        """The environment variables that tell replicas the supervisor's address."""
         return {
             "ADAPTDL_JOB_ID": self._job_key,
             "ADAPTDL_SUPERVISOR_URL": f"http://{_HERE}:{self.port}",
@@ -77,7 +78,7 @@ class AdaptdlSupervisor:
 
     @property
     def hints(self) -> Hints | None:
-        """The last hints. None if there are none."""
+        """The last hints. None if no replica has given hints."""
         return self._hints
 
     def take_warnings(self) -> list[str]:
@@ -91,8 +92,8 @@ class AdaptdlSupervisor:
         return hmac.compare_digest(job_key.encode(errors="replace"), self._job_key.encode())
 
     def discover(self, restart: int) -> Sequence[str] | None:
-        """Return the addresses of a generation's replicas; None if the generation does not begin in time. Raises LookupError if it
-        is over."""
+        """Return the addresses of a generation's replicas; None if the generation does not begin in time.
+        Raises LookupError if the generation is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._generation >= restart, timeout=self._hold_s)
             if self._generation > restart:
@@ -116,7 +117,7 @@ class AdaptdlSupervisor:
         return True
 
     def warn(self, sentence: str) -> None:
-        """Add a warning, unless it was reported before."""
+        """Add a warning, unless the same warning was reported before."""
         with self._changed:
             if sentence not in self._warned:
                 self._warned.add(sentence)
@@ -177,7 +178,7 @@ def _handler(supervisor: AdaptdlSupervisor) -> type[Answers]:
             self.answer(b"{}", _JSON)
 
         def _place(self, prefix: str) -> str:
-            """Return the path after `prefix`; "" if it is another one."""
+            """Return the part of the path after `prefix`; "" if the path does not begin with `prefix`."""
             path = self.path.partition("?")[0]
             return path[len(prefix) :] if path.startswith(prefix) else ""
 

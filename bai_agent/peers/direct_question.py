@@ -1,13 +1,13 @@
-"""Direct questions between the agents of two nodes, on a port of their own. An agent asks whether the other one
-is alive and reaches the job store.
+"""Direct questions between the agents of two nodes, on a port of their own. An agent asks whether the other
+agent is alive and reaches the job store.
 
-An agent also wakes another one this way. The other one then checks the job store at once instead of some
-seconds later. Nothing depends on this.
+An agent also wakes another agent through this port. A woken agent checks the job store at once instead of
+some seconds later. Nothing depends on a wake.
 
-A connection alone proves nothing, because the kernel also accepts it for an agent that hangs. So an answer
-authenticates the asker's nonce with a key that only this job's nodes have. The coordinator generates the key,
-and `control/peers.json` contains it. A client without the key gets no answer. The server allows few
-connections, for a short time, and reads only short lines.
+A connection alone proves nothing, because the kernel also accepts connections for an agent that hangs.
+Therefore, an answer authenticates the asker's nonce with a key that only this job's nodes have. The
+coordinator generates the key, and `control/peers.json` contains it. A client without the key gets no answer.
+The server allows few connections, for a short time, and reads only short lines.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 2.0
 """Seconds for a whole question, from the connection to the last byte of the answer."""
 _CONNECTIONS = 32
-"""Most connections at a time. A new connection replaces the oldest one, so that silent clients do not
-block others."""
+"""Most connections at a time. A new connection replaces the oldest connection, so that silent clients do not
+block other clients."""
 _REQUEST_BYTES = 256
 _ANSWER_BYTES = 4096
 _TAKE_SECONDS = 0.003
@@ -55,7 +55,7 @@ _NONCES = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAnswer:
-    """The answer of a living agent. Keys of later versions are ignored by earlier ones."""
+    """The answer of a living agent. Earlier versions ignore keys of later versions."""
 
     rank: Count
     store_s: Seconds
@@ -126,7 +126,7 @@ def wake_all(peers: Iterable[Peer], key: bytes) -> None:
 def ask_all(
     peers: Iterable[Peer], ask_one: Callable[[Peer], PeerAnswer | None]
 ) -> dict[int, PeerAnswer | None]:
-    """Return the answers of these nodes, by number; all are asked at the same time."""
+    """Return the answers of these nodes, by number. All nodes are asked at the same time."""
     asked = list(peers)
     if not asked:
         return {}
@@ -153,7 +153,7 @@ class AnswerPort(threading.Thread):
         answer: Callable[[], PeerAnswer],
         woken: Callable[[], object] = lambda: None,
     ) -> None:
-        """woken: called if another node's agent wakes this one."""
+        """woken: function that is called when another node's agent wakes this agent."""
         super().__init__(name="answers", daemon=True)
         self._held, self._rank, self._key = held, rank, key
         self._answer, self._woken = answer, woken
@@ -164,7 +164,8 @@ class AnswerPort(threading.Thread):
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Listen and answer. A failure is logged. The other nodes then only have this node's heartbeats."""
+        """Listen and answer. A failure is logged. Without answers, the other nodes only have this node's
+        heartbeats."""
         try:
             self._held.setblocking(False)
             self._held.listen(_CONNECTIONS)
@@ -238,7 +239,7 @@ class AnswerPort(threading.Thread):
         self._close(state, selector)
 
     def _respond(self, line: bytes) -> bytes:
-        """Return the answer to one line. Empty if the sender does not have the key."""
+        """Return the answer to one line. The answer is empty if the sender does not have the key."""
         version, _, rest = line.partition(b" ")
         nonce, _, proof = rest.partition(b" ")
         purpose = {_VERSION: b"ask", _WAKE: b"wake"}.get(version)

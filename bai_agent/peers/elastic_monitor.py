@@ -49,12 +49,13 @@ microseconds."""
 
 @dataclass(frozen=True, kw_only=True)
 class Newest(Decided):
-    """The newest decision about generations, as this node knows it."""
+    """The newest decision about generations that this node knows."""
 
     seen_s: float
-    """Time at which this node read it (seconds of its own clock)."""
+    """Time at which this node read the decision (seconds of this node's clock)."""
     stop_s: float
-    """Time by which the processes of this node must be stopped for it (seconds of its own clock)."""
+    """Time by which the processes of this node must be stopped for the decision (seconds of this node's
+    clock)."""
 
     @property
     def is_end(self) -> bool:
@@ -78,11 +79,11 @@ class ElasticMonitor(NodeMonitor):
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
-        """desired: number of nodes with which the job begins. find_serving: returns the nodes that only end
-        when they are told to."""
+        """desired: number of nodes with which the job begins. find_serving: function that returns the nodes
+        that only end when they are ordered to."""
         super().__init__(attempt, rank=node, limits=limits, clock=clock, ask=ask)
         self.absorbs = policy.absorbs
-        """Whether the benchmark itself adds new nodes and continues without lost ones."""
+        """Whether the benchmark itself adds new nodes and continues without lost nodes."""
         self._leaders = SignAges(clock=clock)
         self.newest: Newest | None = None
         self.begun: tuple[int, Beginning] | None = None
@@ -109,11 +110,11 @@ class ElasticMonitor(NodeMonitor):
         """Whether this node has restored a checkpoint that other members may not have restored yet."""
         self.cancelled = False
         self.problem = ""
-        """Reason why this node cannot launch a generation. Empty if it can."""
+        """Reason why this node cannot launch a generation. Empty if the node can launch."""
         self.seen: Callable[[], Sequence[str]] = tuple
-        """Returns the names of the required metrics that had a value on this node."""
+        """Function that returns the names of the required metrics that had a value on this node."""
         self.find_hints: Callable[[], Hints | None] = lambda: None
-        """Returns the last hints of the benchmark on this node. None if there are none."""
+        """Function that returns the last hints of the benchmark on this node; None if there are no hints."""
         self._hints_put: Hints | None = None
         self._proposal: int | None = None
         """Number of nodes that is to be proposed. None if nothing is to be proposed."""
@@ -170,8 +171,8 @@ class ElasticMonitor(NodeMonitor):
         return self.absence.away_too_long() is not None
 
     def goes_on_after(self, reason: StopReason) -> bool:
-        """Return whether this node waits for another generation after `reason` ended one here. It waits if a
-        newer generation exists, or if the others continued without this node."""
+        """Return whether this node waits for another generation after `reason` ended a generation here. The
+        node waits if a newer generation exists, or if the other nodes continued without this node."""
         is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
         return is_of_others and not (self.is_over or self.is_away)
 
@@ -184,8 +185,8 @@ class ElasticMonitor(NodeMonitor):
         return self.at is None and self.has_looked and not self.has_joined
 
     def beginning_of(self, newest: Newest) -> Beginning | None:
-        """Return the beginning of the newest generation, with this node as a member; None if it has not
-        begun, or begins without this node."""
+        """Return the beginning of the newest generation, with this node as a member; None if the generation
+        has not begun, or begins without this node."""
         begun = self.begun
         return (
             begun[1] if begun is not None and begun[0] == newest.number and self.is_member(newest) else None
@@ -216,8 +217,7 @@ class ElasticMonitor(NodeMonitor):
         self.tell()
 
     def say_ended(self, generation: int, said: GenerationEnd) -> None:
-        """Report that no process of this generation, or of an earlier one, is left on this node. Raises
-        StoreError."""
+        """Report that no process of this or an earlier generation is left on this node. Raises StoreError."""
         self.attempt.end_generation(generation, said)
         self.tell()
 
@@ -236,7 +236,7 @@ class ElasticMonitor(NodeMonitor):
         return self._key
 
     def leave(self, seconds: float) -> None:
-        """Report that this node is about to lose its machine, in that number of seconds."""
+        """Report that this node will lose its machine in `seconds` seconds."""
         if self._leaving_until is None:
             self._leaving_until = self._clock() + seconds
             self.look_now()
@@ -294,7 +294,8 @@ class ElasticMonitor(NodeMonitor):
         self._leaders.observe(control.leaders)
         if self._is_leader():
             self._lead(control)
-            # Set only here, because before that a node that is new in this generation knows no other node.
+            # The other nodes are set only now, because a node that is new in this generation knew no other
+            # node before.
             self.leads = True
             self.attempt.give_leader_sign(self._rank, sign)
         else:
@@ -315,7 +316,7 @@ class ElasticMonitor(NodeMonitor):
         return True
 
     def _give_sign(self) -> Sign:
-        """Write a heartbeat, and return it. Raises StoreError."""
+        """Write a heartbeat, and return the heartbeat. Raises StoreError."""
         newest = self.newest
         is_restored = newest is not None and self.restored == newest.number
         sign = Sign(
@@ -335,7 +336,7 @@ class ElasticMonitor(NodeMonitor):
         return sign
 
     def _give_hints(self) -> None:
-        """Publish the benchmark's hints, unless they were published before. Raises StoreError."""
+        """Publish the benchmark's hints, unless the same hints were published before. Raises StoreError."""
         hints = self.find_hints()
         if hints is not None and hints is not self._hints_put:
             self.attempt.give_hints(hints)
@@ -347,7 +348,7 @@ class ElasticMonitor(NodeMonitor):
         self.look_now()
 
     def _propose(self) -> None:
-        """Publish the proposed number of nodes, if there is one. Raises StoreError."""
+        """Publish the proposed number of nodes, if a number is proposed. Raises StoreError."""
         nodes = self._proposal
         if nodes is not None and self.leads:
             self.leader.propose(nodes)
@@ -374,8 +375,8 @@ class ElasticMonitor(NodeMonitor):
                 return
 
     def _introduce(self, control: Control) -> bool:
-        """After this node has joined, read the members and their key, so that it can wake their leader; return
-        whether this call read them. Raises StoreError."""
+        """After this node has joined, read the members and their key, so that this node can wake their
+        leader; return whether this call read them. Raises StoreError."""
         if self._key is not None or not self.has_joined or not control.begun:
             return False
         with suppress(RecordError):  # the generation never began
@@ -393,7 +394,7 @@ class ElasticMonitor(NodeMonitor):
 
     def seen_by(self, nodes: Iterable[int]) -> set[str]:
         """Return the required metrics that had a value on these nodes according to their last heartbeats.
-        Signs that cannot be read are skipped."""
+        Heartbeats that cannot be read are skipped."""
         found: set[str] = set()
         for node in nodes:
             with suppress(BaiError):
@@ -440,7 +441,7 @@ class ElasticMonitor(NodeMonitor):
             begun = self.attempt.beginning(newest.number, members=newest.word.members)
             self.begun = (newest.number, begun)
         except RecordError as error:
-            # The leader starts another generation instead.
+            # The leader starts another generation instead of an unreadable one.
             log.warning("generation %d cannot begin: %s", newest.number, error)
             self._unreadable = newest.number
 
@@ -497,19 +498,19 @@ class ElasticMonitor(NodeMonitor):
         return bool(found)
 
     def _leader_silent_s(self, node: int) -> float:
-        """Return for how long the node that should decide has neither given a sign as the leader nor answered
-        directly (seconds)."""
+        """Return for how long the node that should decide has neither written a heartbeat as the leader nor
+        answered directly (seconds)."""
         since_s = self.newest.seen_s if self.newest is not None else self._watching_since
         silent_s = self._quiet_s(node, self._leaders, since_s=since_s)
         return min(silent_s, self._clock() - self._watching_since)
 
     def _answers_as_leader(self, node: int) -> bool:
-        """Ask a silent leader directly before it is given up; return whether it answers."""
+        """Ask a silent leader directly before it is given up; return whether the leader answers."""
         found = [each for each in self._peers if each.node == node]
         return bool(self._answering(found))
 
     def _answering(self, peers: Sequence[Peer]) -> set[int]:
-        """Ask the silent nodes among these; return those that answer that they reach the store."""
+        """Ask the silent nodes among these nodes; return the nodes that answer that they reach the store."""
         now = self._clock()
         answers = ask_all(peers, self._ask_directly)
         found = {
@@ -556,7 +557,7 @@ class ElasticMonitor(NodeMonitor):
 
 
 def _changed_at(folder: Path | None) -> int:
-    """Return the time of a folder's last change (ns); 0 if it does not exist."""
+    """Return the time of a folder's last change (ns); 0 if the folder does not exist."""
     with suppress(OSError):
         return folder.stat().st_mtime_ns if folder is not None else 0
     return 0

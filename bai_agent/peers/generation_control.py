@@ -32,7 +32,7 @@ at the same moment."""
 
 
 class GenerationControl:
-    """One node's view of the generations. `look` is called by the thread that gives heartbeats, all other
+    """One node's view of the generations. `look` is called by the thread that writes heartbeats, all other
     methods by the run's own thread."""
 
     def __init__(
@@ -54,17 +54,17 @@ class GenerationControl:
         self._key: bytes | None = None
         self._at = _Place(0, Ledger())
         self.is_held: Callable[[], bool] = lambda: False
-        """Returns whether the next generation must not begin yet, because this node is still saving a
-        checkpoint for it."""
+        """Function that returns whether the next generation must not begin yet, because this node is still
+        saving that generation's checkpoint."""
 
     @property
     def decision(self) -> NextGeneration | None:
-        """The decision about what follows this generation. None until it is known."""
+        """The decision about what follows this generation. None until the decision is known."""
         return self._at.decision
 
     @property
     def members(self) -> Members | None:
-        """The members of the next generation; None until it begins."""
+        """The members of the next generation; None until that generation begins."""
         return self._at.members
 
     @property
@@ -74,7 +74,7 @@ class GenerationControl:
         return frozenset(self._at.ends)
 
     def met(self, members: Members, *, serving: frozenset[int]) -> None:
-        """Set the members. serving: nodes that only end if they are told to."""
+        """Set the members. serving: nodes that only end if they are ordered to."""
         self._peers, self._key, self._serving = members.peers, members.key, serving
 
     @property
@@ -96,12 +96,12 @@ class GenerationControl:
         self._wake([each for each in self._peers if each.rank == COORDINATOR])
 
     def wait(self) -> None:
-        """Record that this node's part of the generation is over, so that a decision that ends it is no longer
-        a reason to stop."""
+        """Record that this node's part of the generation is over, so that a decision that ends the generation
+        is no longer a reason to stop."""
         self._at.waits = True
 
     def reason(self) -> StopReason | None:
-        """Return why this generation must end here, if another one follows; else None."""
+        """Return why this generation must end on this node, if another generation follows; None otherwise."""
         at = self._at
         # Before the nodes have met, this node's generation is unknown.
         if not self._peers or at.waits or at.decision is None or not at.decision.runs:
@@ -109,7 +109,8 @@ class GenerationControl:
         return StopReason(Outcome.PEER_FAILED, at.decision.sentence)
 
     def look(self, control: Control) -> None:
-        """Read the settled decision; settle it if this node is the coordinator. Raises BaiError."""
+        """Read the settled decision. If this node is the coordinator, settle the decision. Raises
+        BaiError."""
         at = self._at
         following = at.generation + 1
         try:
@@ -120,7 +121,8 @@ class GenerationControl:
             if at.members is None and following in control.begun:
                 at.members = self._attempt.beginning(following).members
         except RecordError as error:
-            # All nodes read the same object, which cannot be replaced, so no generation follows this one.
+            # All nodes read the same malformed object, which cannot be replaced, so no generation follows
+            # this generation.
             at.decision = NextGeneration(
                 kind=DecisionKind.END, sentence=f"The benchmark is not started again: {error}."
             )
@@ -203,7 +205,7 @@ class GenerationControl:
 
 
 class _Place:
-    """A node's current generation, and what is known about its end."""
+    """A node's current generation, and what is known about how that generation ended."""
 
     def __init__(self, generation: int, ledger: Ledger) -> None:
         self.generation = generation
@@ -213,9 +215,10 @@ class _Place:
         self.members: Members | None = None
         self.ends: dict[int, GenerationEnd] = {}
         self.failed_s: float | None = None
-        """Time at which the coordinator learned of a failure, by its own clock."""
+        """Time at which the coordinator learned of a failure, by the coordinator's clock."""
         self.decided_s: float | None = None
-        """Time at which the coordinator learned that another generation follows, by its own clock."""
+        """Time at which the coordinator learned that another generation follows, by the coordinator's
+        clock."""
 
 
 def _member_end(at: _Place, rank: int, cause: NodeOutcome | None) -> MemberEnd | None:

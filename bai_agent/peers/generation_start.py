@@ -1,4 +1,5 @@
-"""Starts a generation for the leader, after the previous one has stopped and its last checkpoint is saved."""
+"""Starts a generation for the leader, after the previous generation has stopped and its last checkpoint is
+saved."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ share."""
 
 
 class GenerationStart:
-    """Does the next step for the newest generation. It has no state except objects that are written once."""
+    """Does the next step for the newest generation. The only state is objects that are written once."""
 
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
         self.has_begun = False
-        """Whether the last check let a generation begin or launch, or the previous one stop."""
+        """Whether the last check let a generation begin or launch, or let the previous generation stop."""
         self._launched = -1
 
     def go_on(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
-        """Let the newest generation begin or launch, if it is ready. Raises BaiError."""
+        """Let the newest generation begin or launch, if that generation is ready. Raises BaiError."""
         if self._reports.begun is None:
             self._let_stop(newest, control)
             self._begin(newest, signs, control)
@@ -34,8 +35,8 @@ class GenerationStart:
             self._launch(newest.number, control)
 
     def _let_stop(self, newest: Decided, control: Control) -> None:
-        """Let all members of the previous generation stop, after each has seen a planned decision. Raises
-        BaiError."""
+        """Let all members of the previous generation stop, after each member has seen a planned decision.
+        Raises BaiError."""
         number, word = newest.number, newest.word
         before = self._reports.decisions.get(number - 1)
         if not word.planned or before is None or not before.runs or number in control.seen_by_all:
@@ -60,12 +61,13 @@ class GenerationStart:
         self.has_begun = True
 
     def _launch(self, number: int, control: Control) -> None:
-        """Let all members launch a generation after each has its checkpoint. Raises BaiError."""
+        """Let all members launch a generation after each member has its checkpoint. Raises BaiError."""
         if number in control.launches or self._launched >= number or self._reports.begun is None:
             return
         until_s = self._ctx.clock() + SIGN_SECONDS
         for each in self._reports.begun.members.peers:
-            # With many members this takes several checks, between which this node gives its own heartbeat.
+            # Reading the reports of many members takes several checks, between which this node writes its own
+            # heartbeat.
             if not self._reports.has_restored(each.node, number) or self._ctx.clock() > until_s:
                 return
         self._ctx.attempt.launch_generation(number)
@@ -78,12 +80,14 @@ class GenerationStart:
         return replace(peer, rank=rank, node=node, port=port)
 
     def _key(self) -> bytes:
-        """Return the nodes' key for direct questions: the key of earlier generations, or a new one if there is none."""
+        """Return the nodes' key for direct questions, which is the key of earlier generations, or a new key
+        in the first generation."""
         begun = self._reports.ran[1]
         return (begun.members.key if begun is not None else None) or new_key()
 
     def _newest_checkpoint(self, number: int) -> str | None:
-        """Return the name of the checkpoint with which a generation begins; None if there is none. Raises BaiError."""
+        """Return the name of the checkpoint with which a generation begins; None if it begins without a
+        checkpoint. Raises BaiError."""
         before, begun = self._reports.ran
         if begun is None:
             return None
@@ -128,8 +132,8 @@ class GenerationStart:
         return self._stops(number, control)
 
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
-        """Return whether a generation may still run on a node that reports nothing about it, because the next
-        decision is too recent for the node to have stopped."""
+        """Return whether a generation may still run on a node that does not report on that generation,
+        because the next decision is too recent for the node to have stopped."""
         limit_s = self._ctx.policy.stop_s + (
             TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0
         )

@@ -81,7 +81,7 @@ class JobObserver:
 
     def _launched_s(self, generation: int, control: Control) -> float:
         """Return the seconds since a generation was launched; 0 if it was not launched."""
-        # Members with a checkpoint launch together, after each has restored it.
+        # Members with a checkpoint launch together, after each member has restored the checkpoint.
         launched = control.begun if self._ctx.checkpoint is None else control.launches
         if generation not in launched:
             return 0.0
@@ -102,7 +102,7 @@ class JobObserver:
         )
 
     def _ask_silent(self, members: Sequence[int]) -> None:
-        """Ask members directly before they are given up."""
+        """Ask silent members directly before they are given up."""
         silent = [each for each in members if self._ctx.silent_s(each) > self._ctx.policy.silence_s]
         found = [self._reports.joined[each][1].peer for each in silent if each in self._reports.joined]
         if found:
@@ -131,7 +131,7 @@ class JobObserver:
         others = [each for each in running if each.node not in lost]
         if failed_s is not None:
             self.waited_for = self._reports.peers_of(each for each in suspects if each in others)
-        # Losses within that time count as one change.
+        # Losses within the settling time count as one change.
         near = find(others, half_s - SETTLE_S) if lost and failed_s is not None else ()
         least_s = {
             **dict.fromkeys(near, self._ctx.policy.silence_s - SETTLE_S + _A_LITTLE_S),
@@ -159,7 +159,7 @@ class JobObserver:
         heartbeat."""
         if failed_s is None:
             return running.silent_s > half_s
-        # As in the decision, a heartbeat within that time proves nothing.
+        # As in the decision, a heartbeat within the time of uncertainty proves nothing.
         return running.silent_s > half_s or (
             running.lived_s(now_s=self._ctx.clock()) <= failed_s + self._ctx.policy.look_s
         )
@@ -191,7 +191,7 @@ class JobObserver:
         if found is None:
             return self._final_end(node)
         put, end = found
-        # Both times are by the node's own clock.
+        # Both times are measured by the node's own clock.
         late_ms = max(0, (end.ended or 0) - end.failed) if end.failed is not None else 0
         return MemberEnd(
             outcome=Outcome(end.outcome),

@@ -1,5 +1,5 @@
-"""The leader of an elastic job. It observes all nodes, decides how the job continues, and lets generations
-begin and launch."""
+"""The leader of an elastic job. The leader observes all nodes, decides how the job continues, and lets
+generations begin and launch."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _TOLD = (Change.BROKE, Change.NOT_RESTORED)
 
 
 class Leader:
-    """Caches only data that never changes, and reads everything else at each check, so that any node can take
-    over."""
+    """The leader's part of a node. It caches only data that never changes, and reads everything else at each
+    check, so that any node can take over."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -60,7 +60,7 @@ class Leader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the last check let a generation begin or launch, or the previous one stop."""
+        """Whether the last check let a generation begin or launch, or let the previous generation stop."""
         return self._start.has_begun
 
     @property
@@ -101,7 +101,7 @@ class Leader:
         ]
 
     def title(self, node: int) -> str:
-        """Return a node's name for messages: "Node 1 (i-0123, 10.0.0.2)"."""
+        """Return a node's name for messages, such as "Node 1 (i-0123, 10.0.0.2)"."""
         joined = self._reports.joined
         return joined[node][1].peer.title if node in joined else f"Node {node}"
 
@@ -115,7 +115,8 @@ class Leader:
         signed_s: float,
         cancelled: bool,
     ) -> NextGeneration | None:
-        """Check all nodes and do the next step. Returns the settled decision, if there is one. Raises BaiError.
+        """Check all nodes and do the next step. Returns the settled decision, if a decision was settled.
+        Raises BaiError.
 
         signed_s: time of this node's own last heartbeat in `signs`.
         """
@@ -145,7 +146,7 @@ class Leader:
         return None
 
     def _wait(self, seen: GenerationObservation) -> None:
-        """Record whether a decision is pending, and the nodes for which it waits."""
+        """Record whether a decision is pending, and for which nodes the leader waits."""
         leaving = [each for each in seen.members if each.leaving_s is not None]
         joins = any(each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
         self.waits = bool(leaving) or joins or any(each.has_failed for each in seen.members)
@@ -165,8 +166,8 @@ class Leader:
         return None  # the next check reads it
 
     def propose(self, nodes: int) -> None:
-        """Propose a number of nodes, unless a user has requested one or the job already has this number as its goal.
-        Raises StoreError."""
+        """Propose a number of nodes, unless a user has requested a number or the job already has this number
+        as its goal. Raises StoreError."""
         policy, reports = self._ctx.policy, self._reports
         is_requested = any(map(policy.allows, reports.requests.values()))
         if policy.takes_proposals and policy.allows(nodes) and not is_requested and nodes != reports.desired:
@@ -184,7 +185,7 @@ class Leader:
         return all(self._ctx.attempt.silent_s(each) >= silence_s for each in others)
 
     def _publishable(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
-        """Return the decision in the form in which it is published to all nodes; None if it is not
+        """Return the decision in the form in which it is published to all nodes; None if the decision is not
         published."""
         if isinstance(decision, EndJob):
             outcome, sentence = self._end_of_job(decision, seen)

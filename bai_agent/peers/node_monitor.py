@@ -1,5 +1,5 @@
-"""The common part of fixed and elastic jobs: a node's heartbeats, its view of the other nodes, and the time for which it has
-not reached the job store."""
+"""The common part of the monitors of fixed and elastic jobs. It handles a node's heartbeats, the node's view
+of the other nodes, and the time for which the node has not reached the job store."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ SIGN_PATIENCE = RetryPolicy(
     silence=timedelta(seconds=5),
     request=timedelta(seconds=5),
 )
-"""Time limits of one request. If a request hangs, a second one is still possible before the node counts as
-lost."""
+"""Time limits of one request. If a request hangs, a second request is still possible before the node counts
+as lost."""
 SIGN_SECONDS = 5.0
 """Seconds between two heartbeats, and between two checks."""
 CHANGE_SECONDS = 1.0
 """Seconds between two checks while a generation is about to begin, or its end is about to be settled."""
 FRESH_SECONDS = 20.0
-"""A node whose last heartbeat is at most this old counts as alive and is awaited (seconds)."""
+"""Largest age of a heartbeat (seconds) at which a node counts as alive and is awaited."""
 GAP_SECONDS = 2 * SIGN_SECONDS
-"""After this time without a check, for example while no node reached the store, the other nodes first get time
-for new heartbeats (seconds)."""
+"""Time without a check (seconds) after which the other nodes first get time for new heartbeats. For example,
+no node may have reached the store during this time."""
 MISSED_SECONDS = 10.0
-"""Seconds without a stored heartbeat after which the store counts as unreachable. Two signs are due within
-that time."""
+"""Seconds without a stored heartbeat after which the store counts as unreachable. Two heartbeats are due
+within that time."""
 _ASK_SECONDS = 5.0
-"""Seconds between two questions whether the others reach the store."""
+"""Seconds between two questions whether the other nodes reach the store."""
 
 
 class SignAges:
@@ -54,9 +54,9 @@ class SignAges:
     ) -> None:
         """Record the version of each rank's heartbeat.
 
-        own: version of this node's last sign, if known; signed_s: time at which it was given. Other signs are
-        older or newer than it by the difference of the store's times. Without `signed_s` this applies only to
-        signs that are seen for the first time, as a minimum age.
+        own: version of this node's last heartbeat, if known; signed_s: time at which that heartbeat was
+        written. Other heartbeats are older or newer than it by the difference of the store's times. Without
+        `signed_s`, this difference is only a minimum age of heartbeats that are seen for the first time.
         """
         now = self._clock()
         for rank, version in signs.items():
@@ -69,16 +69,18 @@ class SignAges:
             self._seen[rank] = (version, min(now, given_s))
 
     def age_s(self, rank: int) -> float | None:
-        """Return the known age of a rank's last heartbeat; None if none was seen."""
+        """Return the known age of a rank's last heartbeat; None if no heartbeat was seen."""
         return self._clock() - self._seen[rank][1] if rank in self._seen else None
 
 
 class StoreAbsence:
-    """The time for which one node has not reached the job store, and whether the other nodes do not reach it either.
+    """The time for which one node has not reached the job store, and whether the other nodes do not reach the
+    store either.
 
-    While no node reaches the store, no node is given up and the job continues. If only one node does not reach the store, the
-    others give it up, and it ends itself after `limits.peer_silence`, because two sets of processes must not write into one folder.
-    A worker asks only the coordinator, so that the cost of a check does not depend on the number of nodes.
+    While no node reaches the store, no node is given up and the job continues. If only one node does not
+    reach the store, the other nodes give this node up, and this node ends itself after `limits.peer_silence`,
+    because two sets of processes must not write into one folder. A worker asks only the coordinator, so that
+    the cost of a check does not depend on the number of nodes.
     """
 
     def __init__(self, *, rank: int, limits: Limits, clock: Callable[[], float]) -> None:
@@ -86,8 +88,8 @@ class StoreAbsence:
         self._alone_limit = limits.peer_silence
         self._limit = max(limits.store_away, limits.peer_silence)
         self._reached = self._excused = clock()
-        """`_reached`: time at which the store was last reached. `_excused`: time at which the other nodes were
-        last known not to reach it either."""
+        """`_reached`: time at which the store was last reached. `_excused`: time at which the other nodes
+        were last known not to reach the store either."""
         self._peers: Sequence[Peer] = ()
 
     def reached(self) -> None:
@@ -100,24 +102,26 @@ class StoreAbsence:
         self._excused = max(self._excused, self._clock())
 
     def answer(self) -> PeerAnswer:
-        """Return this node's answer to direct questions of others."""
+        """Return this node's answer to direct questions of other nodes."""
         now = self._clock()
         alone_s = now - max(self._reached, self._excused)
         return PeerAnswer(rank=self._rank, store_s=max(0.0, now - self._reached), alone_s=max(0.0, alone_s))
 
     def too_long(self) -> str | None:
-        """Return, in a sentence, why this node must end itself; None if it need not."""
+        """Return, in a sentence, why this node must end itself; None if the node need not end."""
         return self.given_up() or self.away_too_long()
 
     def given_up(self) -> str | None:
-        """Return a sentence if the other nodes reach the store and have given this one up; else None."""
+        """Return a sentence if the other nodes reach the store and have given this node up; None
+        otherwise."""
         limit = self._alone_limit.total_seconds()
         if not self._peers or self._clock() - max(self._reached, self._excused) <= limit:
             return None
         return f"Node {self._rank} could not reach the job store for {limit:.0f} s: the other nodes have given it up."
 
     def away_too_long(self) -> str | None:
-        """Return a sentence if the store has been unreachable for longer than the job allows; else None."""
+        """Return a sentence if the store has been unreachable for longer than the job allows; None
+        otherwise."""
         if self._clock() - self._reached <= self._limit.total_seconds():
             return None
         return (
@@ -128,15 +132,15 @@ class StoreAbsence:
         )
 
     def look(self, ask: Callable[[Peer], PeerAnswer | None], *, ended: Collection[int] = ()) -> None:
-        """If this node does not reach the store, ask the others whether they do. ended: ranks that are no
-        longer awaited."""
+        """If this node does not reach the store, ask the other nodes whether they reach it. ended: ranks that
+        are no longer awaited."""
         asked_at = self._clock()
         if not self._peers or asked_at - self._reached <= MISSED_SECONDS:
             return
         if self._peers[0].node != self._rank:
             answer = ask(self._peers[0])
             if answer is not None and answer.store_s > MISSED_SECONDS:
-                # The coordinator has asked all nodes, and its information has this age.
+                # The coordinator has asked all nodes, and the coordinator's information has this age.
                 self._excuse(asked_at - answer.alone_s)
             return
         others = [each for each in self._peers if each.node != self._rank and each.node not in ended]
@@ -164,7 +168,7 @@ class NodeMonitor(Poller, ABC):
         super().__init__(
             self._observe_and_tell,
             name="peers",
-            # Random each time, so that the nodes of a job do not send their requests together.
+            # The pause is random each time, so that the nodes of a job do not send their requests together.
             pause_s=lambda: self._until_next_s() * random.uniform(0.8, 1.2),  # noqa: S311
             failure="cannot look after the other nodes",
         )
@@ -178,7 +182,7 @@ class NodeMonitor(Poller, ABC):
         self._silence_limit = limits.peer_silence.total_seconds()
         self._ask = ask
         self._key: bytes | None = None
-        """Key of the job's nodes for direct questions. None if they ask each other no questions."""
+        """Key of the job's nodes for direct questions. None if the nodes ask each other no questions."""
         self._answered: dict[int, float] = {}
         """Time at which each silent node last reached the store, according to its own answer."""
         self._peers: tuple[Peer, ...] = ()
@@ -188,7 +192,7 @@ class NodeMonitor(Poller, ABC):
         """`_watching_since`: time since when the other nodes were checked without a gap. `_looked`: time of the
         last check."""
         self.when_woken: Callable[[], None] = lambda: None
-        """Called if another node has written an object that concerns this one."""
+        """Function that is called when another node has written an object that concerns this node."""
         self.serves = False
         """Whether this node's part ends together with the job."""
         self.phase = "prepare"
@@ -197,13 +201,14 @@ class NodeMonitor(Poller, ABC):
 
     @property
     def limits_runtime(self) -> bool:
-        """Whether this node itself stops its benchmark when the job's time is over, instead of being told
-        to."""
+        """Whether this node itself stops its benchmark when the job's time is over, without an order from
+        another node."""
         return not self.serves
 
     @abstractmethod
     def reason(self, running_s: float | None) -> StopReason | None:
-        """Return why events on the other nodes end this node's run or generation; None if no event does."""
+        """Return why events on the other nodes end this node's run or generation; None if no such event has
+        occurred."""
 
     @abstractmethod
     def all_silent(self, silence_s: float) -> bool:
@@ -220,11 +225,11 @@ class NodeMonitor(Poller, ABC):
 
     @abstractmethod
     def observe(self) -> None:
-        """Write a heartbeat and check the store once. Raises BaiError if the store cannot be reached or its content cannot
-        be read."""
+        """Write a heartbeat and check the store once. Raises BaiError if the store cannot be reached or the
+        store's content cannot be read."""
 
     def look_for_store(self) -> None:
-        """If this node does not reach the store, ask the other nodes whether they do."""
+        """If this node does not reach the store, ask the other nodes whether they reach it."""
         self.absence.look(self._ask_directly, ended=self._ended_nodes())
 
     def start_looking_for_store(self) -> None:
@@ -238,7 +243,8 @@ class NodeMonitor(Poller, ABC):
         ).start()
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
-        """Set the nodes that work together from now on. key: authenticates their direct questions."""
+        """Set the nodes that work together from now on. key: the key that authenticates their direct
+        questions."""
         self._peers, self._key = tuple(peers), key
         self.absence.met(self._peers)
 
@@ -248,13 +254,13 @@ class NodeMonitor(Poller, ABC):
             self._changed.wait(timeout=1.0)
 
     def woken(self) -> None:
-        """Check the store now, because another node has woken this one."""
+        """Check the store now, because another node has woken this node."""
         self.look_now()
         self.when_woken()
 
     def wake(self, peers: Iterable[Peer]) -> None:
-        """Wake other nodes, because this node has written an object for which they wait. Without this, they
-        would find it at their next check."""
+        """Wake other nodes, because this node has written an object for which they wait. Without a wake, the
+        other nodes would find the object at their next check."""
         if self._key is not None:
             wake_all([each for each in peers if each.node != self._rank], self._key)
 
@@ -287,8 +293,8 @@ class NodeMonitor(Poller, ABC):
         return min(self._unheard_s(node), self._clock() - self._watching_since)
 
     def _quiet_s(self, node: int, ages: SignAges, *, since_s: float) -> float:
-        """Return the time for which a node has neither given one of these signs nor answered directly (seconds). since_s: time since
-        when a node without any sign counts as silent."""
+        """Return the time for which a node has neither written one of these heartbeats nor answered directly
+        (seconds). since_s: time since when a node without any heartbeat counts as silent."""
         if node == self._rank:
             return 0.0
         now = self._clock()

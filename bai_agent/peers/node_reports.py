@@ -1,4 +1,5 @@
-"""Reads everything that the nodes of an elastic job have reported in the store, for its leader."""
+"""Reads everything that the nodes of an elastic job have reported in the store. The leader uses these
+reports."""
 
 from __future__ import annotations
 
@@ -50,15 +51,15 @@ class LeaderContext:
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     find_serving: Callable[[Sequence[Peer]], Collection[int]]
-    """Returns the nodes that serve the others."""
+    """Function that returns the nodes that serve other nodes."""
     silent_s: Callable[[int], float]
-    """Returns the time for which a node was silent while this node could check (seconds)."""
+    """Function that returns the time for which a node was silent while this node could check (seconds)."""
     unheard_s: Callable[[int], float]
-    """Returns the total time for which a node was silent (seconds)."""
+    """Function that returns the total time for which a node was silent (seconds)."""
     answering: Callable[[Sequence[Peer]], Collection[int]]
-    """Asks silent nodes directly; returns those that answer."""
+    """Function that asks silent nodes directly and returns the nodes that answer."""
     ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None
-    """Asks one node directly; returns None without an answer."""
+    """Function that asks one node directly and returns the answer; None without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +69,12 @@ class Decided:
     number: int
     word: NextGeneration
     put: Version
-    """Time at which it was written."""
+    """Version of the decision's object, which contains the time at which the decision was written."""
 
 
 class NodeReports:
-    """Reports of nodes, and decisions. Each is read once, and again after a node writes a new version."""
+    """Reports of nodes, and decisions. Each report is read once, and again after a node writes a new
+    version."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -97,7 +99,7 @@ class NodeReports:
         self.requested_ms = 0
         """Time of the last request."""
         self.begun: Beginning | None = None
-        """The beginning of the newest generation. None if it has not begun."""
+        """The beginning of the newest generation. None if that generation has not begun."""
         self.ran: tuple[int, Beginning | None] = (0, None)
         """The most recent generation that began before the newest decision, and its beginning. The beginning is
         None if no generation began."""
@@ -158,8 +160,8 @@ class NodeReports:
             self.joined[node] = found.pop(node)
 
     def _is_launched(self, joined: Joined) -> bool:
-        """Return whether a node that has joined is a machine that was launched for it, as far as the launches
-        are known."""
+        """Return whether a node that has joined is a machine that was launched for that node, as far as the
+        launches are known."""
         machines, peer = self._launched_machines, joined.peer
         return machines is None or machines.has(peer.node, peer.instance_id, first=self._ctx.desired)
 
@@ -196,13 +198,13 @@ class NodeReports:
 
     def has_joined_after(self, node: int, last: int | None) -> bool:
         """Return whether a node joined after its last generation. An earlier report may be from an agent that
-        is dead by now."""
+        is dead now."""
         after = self.joined[node][1].after
         return last is None or (after is not None and after > last)
 
     def leaving(self, node: int, signs: SignsSeen) -> Version | None:
-        """Return when a node reported that it is about to lose its machine. None if it did not report this or
-        has joined since."""
+        """Return when a node reported that it is about to lose its machine. None if the node did not report a
+        loss or has joined since."""
         said, joined = signs.leaving.get(node), self.joined.get(node)
         return None if said is None or (joined is not None and joined[0][0][0] > said[0]) else said
 
@@ -230,7 +232,7 @@ class NodeReports:
         return True
 
     def _last_sign(self, node: int) -> Sign:
-        """Return a node's last report; an empty one if it cannot be read. Raises StoreError."""
+        """Return a node's last report, or an empty report if the report cannot be read. Raises StoreError."""
         try:
             return self._ctx.attempt.last_sign(node)
         except RecordError as error:
@@ -242,12 +244,13 @@ class NodeReports:
         return (self.store_ms - put[0]) / 1000
 
     def local_s(self, store_ms: float) -> float:
-        """Return a time of the store's clock (ms) by this process's clock (s)."""
+        """Convert a time of the store's clock (ms) to a time of this process's clock (s)."""
         return self._ctx.clock() - (self.store_ms - store_ms) / 1000
 
 
 def _size(read: Callable[[], ScaleRequest]) -> int:
-    """Return a requested or proposed number of nodes; 0, which is outside of any range, if it cannot be read. Raises StoreError."""
+    """Return a requested or proposed number of nodes. If the number cannot be read, return 0, which is
+    outside of any range. Raises StoreError."""
     try:
         return read().desired
     except RecordError as error:

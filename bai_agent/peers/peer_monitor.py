@@ -69,20 +69,20 @@ class PeerMonitor(NodeMonitor):
         self._reason: StopReason | None = None
         self._lost_coordinator = False
         self._unsaid: StopOrder | None = None
-        """Order of this coordinator that the store has not accepted yet."""
+        """Order to end the job, from this coordinator, that the store has not accepted yet."""
         self._told = False
         """Whether this worker has seen the coordinator's order to end."""
         self._looking = threading.Lock()
         self._ended: dict[int, Version] = {}
         """For each node, the version of its outcome that was read."""
         self.outcomes: dict[int, NodeOutcome] = {}
-        """Known outcomes of other nodes, including lost ones."""
+        """Known outcomes of other nodes, including lost nodes."""
         self.lost: set[int] = set()
         """Nodes that were given up and have not reported an outcome since."""
         self.finished = False
         """Whether the coordinator reports success."""
         self._silence_s: float | None = None
-        """Limit of the silence on all nodes (seconds). None if there is no limit."""
+        """Longest silence on all nodes (seconds). None if there is no limit."""
         self._all_silent = False
 
     @property
@@ -102,16 +102,16 @@ class PeerMonitor(NodeMonitor):
     def reason(self, running_s: float | None) -> StopReason | None:
         if self._reason is None and self.serves and self.finished:
             return StopReason(Outcome.SUCCEEDED, "This node has served the job until it was over.")
-        # This is also checked here, because the thread's own check may hang as long as the network.
+        # The connection is also checked here, because the thread's own check may hang as long as the network.
         self._check_cut_off()
         if self._reason is None and self.generations is not None:
             return self.generations.reason()
         return self._reason
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
-        """Note the nodes of the job, and start to watch for silent ones."""
-        # This is set first, because this monitor's thread may check the nodes as soon as it knows them. No node is silent for
-        # longer than the time since they met.
+        """Record the nodes of the job, and start to watch for silent nodes."""
+        # The time is set first, because this monitor's thread may check the nodes as soon as it knows them.
+        # No node is silent for longer than the time since they met.
         self._watched_from = self._clock()
         super().met(peers, key=key)
 
@@ -119,8 +119,8 @@ class PeerMonitor(NodeMonitor):
         return {rank for rank in self.outcomes if self._is_complete(rank)}
 
     def age_s(self, rank: int) -> float | None:
-        """Return the age of a node's last heartbeat (seconds); None if it gave none. A worker only knows the
-        coordinator's."""
+        """Return the age of a node's last heartbeat (seconds); None if the node wrote no heartbeat. A worker
+        only knows the coordinator's heartbeat."""
         return self._ages.age_s(rank)
 
     def stop_others(self, order: StopOrder) -> None:
@@ -175,8 +175,8 @@ class PeerMonitor(NodeMonitor):
         return [self.outcomes[rank] for rank in sorted(self.outcomes) if rank != self._rank]
 
     def observe(self) -> None:
-        """Write a heartbeat and check the others once. Raises BaiError if the store cannot be reached or an object
-        cannot be read."""
+        """Write a heartbeat and check the other nodes once. Raises BaiError if the store cannot be reached or
+        an object cannot be read."""
         try:
             self.attempt.sign(self._rank, {"time": now_ms(), "phase": self.phase, "silent_s": self.silent_s})
             self.absence.reached()
@@ -205,12 +205,12 @@ class PeerMonitor(NodeMonitor):
         return self.generations is not None and self.generations.is_changing
 
     def _is_all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmark runs on some node, and is silent on all of them."""
+        """Return whether the benchmark runs on some node, and is silent on all nodes where it runs."""
         ended = self.generations.ended if self.generations is not None else frozenset()
         if self._rank not in ended and self.silent_s < silence_s:
             return False
         others = [peer.rank for peer in self._peers if peer.rank not in (self._rank, *self.outcomes, *ended)]
-        # Checked last, because it takes a request for each node.
+        # The silence is checked last, because the check takes a request for each node.
         is_silent = all(self.attempt.silent_s(rank) >= silence_s for rank in others)
         return is_silent and (bool(others) or self._rank not in ended)
 
@@ -277,7 +277,7 @@ class PeerMonitor(NodeMonitor):
             self._decide(Outcome.PEER_LOST, sentence)
 
     def _lost(self, nodes: Sequence[Peer]) -> list[Peer]:
-        """Return the lost nodes among these.
+        """Return the lost nodes among these nodes.
 
         Silent nodes are asked after half of the limit, because a node that is cut off ends itself at the limit and cannot
         answer any more.

@@ -23,12 +23,14 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 def unreachable(
     me: Peer, peers: Sequence[Peer], *, started: bool = True, timeout_s: float = CONNECT_SECONDS
 ) -> str | None:
-    """Return, in a sentence, why this node cannot reach another one on a port that the other one holds. None if it reaches all nodes.
+    """Return, in a sentence, why this node cannot reach another node on a port that the other node has
+    reserved. None if this node reaches all nodes.
 
-    This is tested right after the nodes have met. A launcher that cannot reach another node fails only after minutes (torchrun after
-    ten), without a clear reason. A port that refuses the connection counts as reached, because its holder does not listen yet.
-    started: whether nodes may already have started their programs, which should get no test connections. If true, only the agents'
-    ports are tested.
+    The ports are tested right after the nodes have met. A launcher that cannot reach another node fails only
+    after minutes (torchrun after ten), without a clear reason. A port that refuses the connection counts as
+    reached, because the process with the port does not listen yet. started: whether nodes may already have
+    started their programs. If true, only the agents' ports are tested, because programs should get no test
+    connections.
     """
     tries = [
         (peer, port)
@@ -50,7 +52,7 @@ def unreachable(
                 return found
         return None
     finally:
-        # The first unreachable node is enough, so the timeouts of the others are not awaited.
+        # The first unreachable node is enough, so the timeouts of the other nodes are not awaited.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -100,7 +102,8 @@ def find_lost(
 
 
 def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
-    """Return the port of this generation's shim from a node's last heartbeat; 0 if the sign names none."""
+    """Return the port of this generation's shim from a node's last heartbeat; 0 if the heartbeat names no
+    port."""
     try:
         sign = attempt.last_sign(node)
     except BaiError:

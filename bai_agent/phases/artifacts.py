@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 _SMALL = 2**20
 _AT_A_TIME = 16
-"""Number of files of up to `_SMALL` bytes that are sent in parallel, because a remote store answers late. A
-larger file is sent in parts anyway."""
+"""Number of files of up to `_SMALL` bytes that are sent in parallel, because a remote store answers slowly. A
+larger file is already sent in parallel parts."""
 _NAMED = 20
 """Largest number of failed artifacts that are named individually, because on a full disk thousands may fail."""
 
@@ -55,7 +55,7 @@ def keep_artifacts(
     of an error. user: another user who can write to `folder`; only files that this user can read are saved.
     expected: whether a pattern without a file causes a warning.
     """
-    # Imported here because most jobs save nothing, and every start would pay for the import.
+    # Imported here because most jobs save nothing, and the import would delay every start.
     from concurrent.futures import ThreadPoolExecutor
 
     found: dict[Path, None] = {}

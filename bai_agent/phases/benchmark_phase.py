@@ -54,7 +54,8 @@ log = logging.getLogger(__name__)
 _BLOCK = 4096
 """Bytes that a C program writes at once into a file by default (st_blksize)."""
 _PART_SECONDS = 2.0
-"""Time for which the log must end with a part of a block (seconds). An exiting program also writes one, shortly before its end is known."""
+"""Time for which the log must end with an incomplete block (seconds). An exiting program also writes an
+incomplete block, shortly before its end is known."""
 _TICK = 0.05
 """Pause between two checks while the benchmark runs (seconds)."""
 _SHORT_TICK = 0.01
@@ -75,10 +76,11 @@ def begin_environment(ctx: RunContext) -> None:
 
 
 def run_generation(ctx: RunContext) -> None:
-    """Start the benchmark, or adopt the running one; return when all of its processes have ended. Raises RunEndedError.
+    """Start the benchmark, or adopt the running benchmark; return when all of its processes have ended.
+    Raises RunEndedError.
 
-    An agent without free file descriptors only checks what it can. When descriptors are free again, it starts again
-    like a restarted agent.
+    An agent without free file descriptors only checks what needs no descriptor. When descriptors are free
+    again, this function starts again, as in a restarted agent.
     """
     with closing(HeldShim()) as shim:
         while True:
@@ -106,7 +108,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
             if ctx.probe is not None and _is_first_generation(ctx.rundir):
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
-        # Read once, because the benchmark may delete the file, and no other file has the shim's pid.
+        # The file is read once, because the benchmark may delete it, and no other file has the shim's pid.
         started = read_started(ctx.rundir)
         earlier_s = 0.0
         if ctx.rundir.generation:
@@ -116,7 +118,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
             ctx.elastic.launch(shim_port=started.port)
         ctx.when_started(ctx)
         if ctx.job.checkpoint is not None:
-            # Imported here, as below, because most jobs have no checkpoints.
+            # Imported here, because most jobs have no checkpoints.
             from bai_agent.checkpoint.periodic import follow
 
             follow(ctx)
@@ -130,7 +132,8 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         look_for_transport(ended=True)
         _warn_of_missing_files(ctx)
     if not ctx.rundir.job.exists():
-        # An extractor that failed because the file was missing is restarted and reads it again.
+        # An extractor that failed because the output's name was missing is restarted and reads the output
+        # again.
         write_atomic(ctx.rundir.job, descriptor)
     require_valid_exit(ctx.rundir)
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
@@ -156,7 +159,7 @@ def _supervise(ctx: RunContext) -> None:
 
 
 def _is_first_generation(rundir: RunDir) -> bool:
-    """Return whether this is the node's first generation; it may have joined an elastic job late."""
+    """Return whether this is the node's first generation. The node may have joined an elastic job late."""
     if not rundir.generation:
         return True
     return state(rundir.of_generation(0)) is State.NOT_STARTED and not rundir.environment.exists()
@@ -184,8 +187,8 @@ def start_followers(ctx: RunContext) -> None:
 
 
 def is_unstarted(ctx: RunContext) -> bool:
-    """Return whether no agent has started this generation. If its files are gone, its events are checked, because it must not
-    start twice."""
+    """Return whether no agent has started this generation. If the generation's files are gone, its events are
+    checked, because a generation must not start twice."""
     return state(ctx.rundir) is State.NOT_STARTED and all(
         each.generation != ctx.rundir.generation for each in ctx.events.of(BenchmarkStartEvent)
     )
@@ -317,8 +320,8 @@ def _size_look(ctx: RunContext) -> Callable[[], None]:
 
 
 class _ProgramLook:
-    """Searches the benchmark's processes for a Python and for a static program. The pauses double, because each
-    search reads all of /proc."""
+    """Searches the benchmark's processes for a Python and for a static program. The pauses between searches
+    double, because each search reads all of /proc."""
 
     def __init__(self, ctx: RunContext, started: Started | None) -> None:
         self._ctx = ctx
@@ -361,8 +364,8 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
             f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must not change these files."
         )
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
-    # A reason to stop explains the end better. For example, the job may have been cancelled while the agent
-    # restarted.
+    # A reason to stop explains the benchmark's end better than the end itself. For example, the job may have
+    # been cancelled while the agent restarted.
     ctx.reason = ctx.reason or ctx.watch.reason()
     end_lost(ctx.rundir, started=started)
     ctx.events.add(StopEvent(reason=Outcome.LOST.value, message=message))

@@ -1,7 +1,7 @@
-"""Decides whether the runs of a job with `until` are enough. They are if the interval is narrow twice in a row
-and the runs have no trend.
+"""Decides whether the runs of a job with `until` are enough. The runs are enough if the interval is narrow
+twice in a row and the runs have no trend.
 
-Pure: the same headlines give the same decision, whichever agent computes it.
+The same headlines give the same decision, whichever agent computes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from bai_agent.job.figures import half_width, mean_of, relative_half_width, tren
 from bai_agent.light_dataclass import dataclass
 
 _TREND = 0.05
-"""Significance level of Kendall's test. Below it, the runs have a trend, so their mean does not predict the
-next run."""
+"""Significance level of Kendall's test. With a p value below this level, the runs have a trend, so their mean
+does not predict the next run."""
 
 Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
 """Numbers of the successful runs, by arm and series, then by block. Without arms, each run is a block."""
@@ -39,9 +39,10 @@ class Enough:
 
 
 def enough_runs(headlines: Headlines, *, arms: Sequence[str], until: float, least: int) -> Enough:
-    """Return whether the runs are enough. arms: arms of the job, which are all compared with the first one.
+    """Return whether the runs are enough. arms: arms of the job, all of which are compared with the first
+    arm.
 
-    With arms, the interval is that of the difference between each arm and the first, computed from the
+    With arms, the interval is that of the difference between each arm and the first arm, computed from the
     differences within blocks. least: minimum number of runs or blocks of each series.
     """
     every = _differences(headlines, arms) if arms else _means(headlines)
@@ -64,7 +65,7 @@ def _means(headlines: Headlines) -> list[tuple[list[float], Any]]:
 
 
 def _differences(headlines: Headlines, arms: Sequence[str]) -> list[tuple[list[float], Any]]:
-    """Return the differences within blocks between each arm and the first, by series."""
+    """Return the differences within blocks between each arm and the first arm, by series."""
     found: list[tuple[list[float], Any]] = []
     first, *others = arms
     for series in dict.fromkeys(series for _, series in headlines):

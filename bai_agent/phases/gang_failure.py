@@ -1,5 +1,5 @@
-"""The end of a job of several nodes. Each node reports its end at once, so that a failure stops all nodes or leads to another
-generation. The job's result is made from the outcomes of all nodes.
+"""How a job of several nodes ends. Each node reports its end at once, so that a failure stops all nodes or
+leads to another generation. The job's result is made from the outcomes of all nodes.
 
 In a fixed job, the coordinator makes the result. In an elastic job, the leader makes it after it has read the decision that ends the
 job.
@@ -99,7 +99,8 @@ def _early_outcome(ctx: RunContext, failure: StopReason, failed: int | None) -> 
 
 
 def result_of_all(ctx: RunContext, own: NodeOutcome, *, git: GitCommit | None) -> JobResult | None:
-    """Report the end of this node's part; return the job's result on the node that decides for the job, else None."""
+    """Report the end of this node's part; return the job's result on the node that decides for the job, and
+    None on other nodes."""
     if ctx.monitor is not None:
         nodes = _outcomes_of_all(ctx, ctx.monitor, own)
         return None if nodes is None else job_result(ctx.job.job.id, nodes, git=git, lost=ctx.monitor.lost)
@@ -109,8 +110,8 @@ def result_of_all(ctx: RunContext, own: NodeOutcome, *, git: GitCommit | None) -
 
 
 def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) -> Sequence[NodeOutcome] | None:
-    """Report the end of this node's part. Return the ends of all nodes on the node that decides for the job,
-    else None.
+    """Report the end of this node's part. Return the outcomes of all nodes on the node that decides for the
+    job, and None on other nodes.
 
     The coordinator waits for the other nodes, each of which ends by its own limits or is lost. If the
     coordinator is lost, a worker decides. A worker whose benchmark failed because of that loss may be the first
@@ -151,7 +152,7 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
 
 def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
     """Return why and when this node's part failed, as far as this is known before its output is read
-    completely. None if it did not fail."""
+    completely. None if this node's part did not fail."""
     left = read_exit(ctx.rundir)
     stopped = stopped_at(ctx)
     if ctx.reason is not None:
@@ -167,7 +168,7 @@ def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
 
 
 def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> None:
-    """Call `say`, which writes an object; repeat this if the store is unreachable for a while."""
+    """Call `say`, which writes an object. If the store is unreachable, the call is repeated for a while."""
     deadline = ctx.clock.monotonic() + patience_s
     while True:
         try:
@@ -183,8 +184,8 @@ def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) ->
 def result_of_elastic_job(
     ctx: RunContext, elastic: ElasticMonitor, own: NodeOutcome, *, git: GitCommit | None
 ) -> JobResult | None:
-    """Report the end of this node's part; return the end of the job if this node leads when it ends, else
-    None."""
+    """Report the end of this node's part; return the end of the job if this node leads when the job ends;
+    None otherwise."""
     patience_s = 0.0 if elastic.is_away else ctx.job.limits.drain.total_seconds()
     _insist(ctx, lambda: elastic.attempt.end(own), patience_s=patience_s)
     elastic.tell()
@@ -208,7 +209,8 @@ def result_of_elastic_job(
         replaced=_replaced(elastic),
         git=git,
     )
-    # Only now: if this node is lost while it reads the records of lost nodes, another one makes the result.
+    # The other nodes are stopped only now. If this node is lost while it reads the records of lost nodes,
+    # another node makes the result.
     _insist(ctx, elastic.stop_others, patience_s=_TELL_SECONDS)
     return result
 

@@ -27,7 +27,8 @@ def newest_started(ctx: RunContext) -> RunDir:
 
 
 def newest_begun(ctx: RunContext) -> int | None:
-    """Return the newest generation that this node started, even if its files are gone; None if there is none."""
+    """Return the newest generation that this node started, even if that generation's files are gone; None if
+    no generation was started."""
     return max([*(each.generation for each in _started(ctx)), *_told(ctx)], default=None)
 
 
@@ -50,9 +51,9 @@ def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutco
 
 def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
     started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
-    # Use the end that the node has reported. The end of the last generation has not been reported.
+    # The end that the node has reported is used. The end of the last generation has not been reported.
     told = next((each for each in ctx.events.of(RestartEvent) if each.generation > rundir.generation), None)
-    # Imported here: it is not needed before the benchmark starts.
+    # Imported here, because this module is not needed before the benchmark starts.
     from bai_agent.phases.root_cause import judge_end
 
     if told is not None:

@@ -34,7 +34,7 @@ from bai_agent.runtime.stop import RunEndedError, StopReason
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
-    # Not needed for a run of one node.
+    # These modules are not needed for a run of one node.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.generation_control import GenerationControl
     from bai_agent.peers.peer_monitor import PeerMonitor
@@ -49,8 +49,8 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
-    """Content of `generations/end.json`: the reason why no further generation begins. It is empty if the end of
-    the last generation explains this."""
+    """Content of `generations/end.json`: the reason why no further generation begins. The reason is empty if
+    the end of the last generation explains it."""
 
     outcome: Text | None = None
     sentence: Text = ""
@@ -60,7 +60,7 @@ def run_benchmark(ctx: RunContext) -> None:
     """Run the benchmark and restart it according to the job's policy; return when no further generation follows. Raises
     RunEndedError."""
     _stop_again(ctx)
-    # A node of an elastic job first checks whether its unstarted generation is still the newest.
+    # A node of an elastic job first checks whether its unstarted generation is still the newest generation.
     if ctx.elastic is None or not is_unstarted(ctx):
         _run(ctx)
     while _begin_next(ctx):
@@ -68,8 +68,8 @@ def run_benchmark(ctx: RunContext) -> None:
 
 
 def _run(ctx: RunContext) -> None:
-    """Run a generation. If the next one is decided before the launch, the generation ends without a launch.
-    Raises RunEndedError."""
+    """Run a generation. If the next generation is decided before the launch, this generation ends without a
+    launch. Raises RunEndedError."""
     if ctx.elastic is not None:
         ctx.elastic.begin(ctx.rundir.generation)
     try:
@@ -82,7 +82,8 @@ def _run(ctx: RunContext) -> None:
 
 
 def _is_change(ctx: RunContext, reason: StopReason) -> bool:
-    """Return whether another generation may follow on this node after `reason` ended one before its launch."""
+    """Return whether another generation may follow on this node after `reason` ended a generation before its
+    launch."""
     if ctx.elastic is not None:
         return ctx.elastic.goes_on_after(reason)
     control = ctx.monitor.generations if ctx.monitor is not None else None
@@ -92,7 +93,7 @@ def _is_change(ctx: RunContext, reason: StopReason) -> bool:
 def _restore(ctx: RunContext) -> None:
     """Restore the newest checkpoint for the next generation. Raises RunEndedError."""
     if ctx.job.checkpoint is not None and is_unstarted(ctx):
-        # Imported here, as below: most jobs have no checkpoints.
+        # Imported here, because most jobs have no checkpoints.
         from bai_agent.checkpoint.generation_checkpoints import restore_newest, restore_together
 
         if ctx.elastic is not None:
@@ -109,7 +110,7 @@ def _keeps_checkpoint(ctx: RunContext) -> Callable[[], bool]:
 
 
 def wait_for_checkpoint(ctx: RunContext) -> None:
-    """Wait until the last checkpoint of an ended generation is uploaded, or no time is left."""
+    """Wait until the last checkpoint of an ended generation is uploaded, or until no time is left."""
     if ctx.job.checkpoint is not None and state(ctx.rundir) is not State.NOT_STARTED:
         from bai_agent.checkpoint.periodic import wait_until_kept
 
@@ -137,7 +138,8 @@ def end_generations(ctx: RunContext) -> None:
 
 
 def _begin_next(ctx: RunContext) -> bool:
-    """Wait for the next generation, and begin it; return False if none follows. Raises RunEndedError."""
+    """Wait for the next generation, and begin it; return False if no generation follows. Raises
+    RunEndedError."""
     if ctx.elastic is not None:
         return _come_to_next(ctx, ctx.elastic)
     decision = _next_generation(ctx)
@@ -150,7 +152,7 @@ def _begin_next(ctx: RunContext) -> bool:
 
 def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
     """Wait for the next generation in an elastic job, whose leader decides."""
-    # Imported here, as below, so that other jobs start sooner.
+    # Imported here, so that other jobs start sooner.
     from bai_agent.nodes.held_ports import hold_port
     from bai_agent.nodes.membership import begin, next_membership, own_peer
 
@@ -181,13 +183,14 @@ def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
     ctx.tell_checkpoints()
     ctx.port = port
     begin(ctx, elastic, membership)
-    # The generation before may have used the reserved space.
+    # The previous generation may have used the reserved space.
     reserve_space(ctx.rundir)
     return True
 
 
 def _launch_problem(ctx: RunContext) -> str:
-    """Return why this agent cannot launch the benchmark, for example without a secret after a restart; "" if it can."""
+    """Return why this agent cannot launch the benchmark, for example because a secret is missing after a
+    restart; "" if this agent can launch the benchmark."""
     try:
         if not ctx.knows_secrets:
             secrets_of(ctx)
@@ -213,7 +216,7 @@ def _said(ctx: RunContext, end: MemberEnd, sentence: str, failed: int | None, *,
 
 
 def _next_generation(ctx: RunContext) -> StartGeneration | None:
-    """Wait for the next generation, and return it; None if none follows. Raises RunEndedError."""
+    """Wait for the next generation, and return it; None if no generation follows. Raises RunEndedError."""
     if not ctx.job.may_restart or ctx.rundir.end.exists():
         return None
     if ctx.monitor is not None and ctx.monitor.generations is not None:
@@ -237,7 +240,7 @@ def _next_generation(ctx: RunContext) -> StartGeneration | None:
 
 def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) -> StartGeneration | None:
     """Report the end of this generation, and wait for the coordinator's decision. Raises RunEndedError."""
-    # Imported here: a run of one node starts sooner without it.
+    # Imported here, because a run of one node starts sooner without this module.
     from bai_agent.nodes.held_ports import hold_port
     from bai_agent.nodes.members_file import write_members
 
@@ -272,8 +275,8 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
             write_members(ctx.rundir.of_generation(ctx.rundir.generation + 1), members)
             ctx.port = port
             return StartGeneration(members=tuple(decision.members), ledger=decision.ledger)
-        # The limit does not apply after a success, however long the agreement takes. It does not apply to a
-        # serving node, which began before the benchmark.
+        # The limit does not apply after a success, however long the agreement takes. The limit does not apply
+        # to a serving node, which began before the benchmark.
         if (end.outcome is not Outcome.SUCCEEDED or decision is not None) and ctx.role is not Role.SERVE:
             _end_if_out_of_time(ctx, sentence)
         if decision is None:
@@ -308,10 +311,11 @@ def _was_ended_for_next(ctx: RunContext, monitor: PeerMonitor, control: Generati
 
 
 def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
-    """Return this node's end of the generation, a sentence about it, and when it failed (ms UTC)."""
+    """Return how the generation ended on this node, a sentence about that end, and the time of the failure
+    (ms UTC)."""
     if is_unstarted(ctx) and ctx.reason is not None:
         return MemberEnd(outcome=ctx.reason.outcome, ended_s=ctx.clock.monotonic()), ctx.reason.message, None
-    # Imported here: it is not needed before the benchmark starts.
+    # Imported here, because this module is not needed before the benchmark starts.
     from bai_agent.phases.root_cause import failed_at, judge_end, stopped_at
 
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
@@ -319,7 +323,7 @@ def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
     # The time of day is used, because another agent may have seen the end. The clock may have been set back
     # since.
     ago_s = max(0.0, ctx.clock.time() - ended.time / 1000) if ended.time is not None else 0.0
-    # Use the failed process, because a launcher has its own exit code.
+    # The failed process is used, because a launcher has its own exit code.
     failed = ended if cause is None or cause.code is cause.signal is None else cause
     end = MemberEnd(
         outcome=outcome,
@@ -367,19 +371,19 @@ def _tell(ctx: RunContext, outcome: str, message: str, pause_s: float) -> None:
             message=message,
         )
     )
-    # The reason that ended this generation must not end the next one.
+    # The reason that ended this generation must not end the next generation.
     ctx.reason = None
     ctx.watch.end_generation()
 
 
 def _begin(ctx: RunContext, decision: StartGeneration) -> None:
-    """Write the decision, and begin its generation."""
+    """Write the decision, and begin the generation that it decides."""
     rundir = ctx.rundir.of_generation(ctx.rundir.generation + 1)
     write_decision(rundir, decision)
     ctx.begin_generation(rundir)
     if ctx.monitor is not None and ctx.monitor.generations is not None:
         ctx.monitor.generations.begin(rundir.generation, decision.ledger)
-    # The generation before may have used the reserved space.
+    # The previous generation may have used the reserved space.
     reserve_space(rundir)
 
 

@@ -1,5 +1,5 @@
-"""A handle to the benchmark's shim for an agent without free file descriptors. Sending a signal through it
-needs no further descriptor."""
+"""A handle to the benchmark's shim for an agent without free file descriptors. Sending a signal through this
+handle needs no further descriptor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class HeldShim:
-    """A pidfd of the shim, opened while descriptors are free. It never refers to another process."""
+    """A pidfd of the shim, opened while descriptors are free. The pidfd never refers to another process."""
 
     def __init__(self) -> None:
         self._pidfd: int | None = None
@@ -26,7 +26,7 @@ class HeldShim:
 
     @property
     def is_held(self) -> bool:
-        """Whether there is a shim to signal."""
+        """Whether a handle to a shim is open."""
         return self._pidfd is not None
 
     def hold(self, ctx: RunContext, started: Started | None, *, earlier_s: float) -> None:

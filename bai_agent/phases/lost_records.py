@@ -58,8 +58,8 @@ def outcomes_of_lost(
 
 
 def _copy(node: NodeRecord, path: Path, *, over: Callable[[], bool]) -> None:
-    """Copy the records of a node to `path`. Raises OSError or StoreError, also if no time is left, or there
-    are too many."""
+    """Copy the records of a node to `path`. Raises OSError or StoreError, also if no time is left or the
+    records are too large."""
     position = 0
     with path.open("wb") as file:
         while piece := node.read("metrics", position, limit=_PIECE):
@@ -117,7 +117,7 @@ def _nothing_of(rank: int) -> NodeOutcome:
 
 
 def _counts(job: Job, path: Path) -> tuple[int, dict[str, int]]:
-    """Return the number of records, and their number for each metric of the job."""
+    """Return the number of all records, and the number of records of each metric of the job."""
     found: Counter[bytes] = Counter()
     with path.open("rb") as file:
         # No text within a record contains these markers, because its quotes would be escaped.

@@ -1,4 +1,5 @@
-"""The first phase: the run directory, this node's part of the job store, the secrets, and the machine itself."""
+"""The first phase, which prepares the run directory, this node's part of the job store, the secrets, and the
+machine itself."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _CLAIM_SECONDS = 120.0
 """Seconds for which the claim of this node's part of an unreachable store is retried before the run ends."""
 
 _LAUNCH_SECONDS = 600.0
-"""The same time for a machine of a later launch. It is longer, because the launcher may have died before it
-recorded the launch, and another one checks later."""
+"""The same time as `_CLAIM_SECONDS`, but for a machine of a later launch. It is longer, because the launcher
+may have died before it recorded the launch, and another launcher checks later."""
 
 _CLAIM_MARGIN = 5.0
 """Additional seconds for the last answer of the store."""
@@ -83,8 +84,8 @@ _PARTS = {
 
 
 def missing_dependencies() -> list[str]:
-    """Return a sentence for each missing package. The agent can run without some packages, but it is then
-    slower or has fewer features."""
+    """Return a sentence for each missing package. The agent can run without some packages, but without them
+    it is slower or has fewer features."""
     wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
@@ -95,16 +96,16 @@ def missing_dependencies() -> list[str]:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user access to its folders. If that is impossible, this is detected before the
-    pull."""
+    """Give the benchmark's user access to the user's folders. If access is impossible, the problem is
+    detected before the pull."""
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
             require_own_way(user, ctx.rundir.path)
             for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
-                # The files that `bai` copied there also get this user as owner. Later files are created with
-                # the user's own rights.
+                # The user also becomes the owner of the files that `bai` copied there. Later files are
+                # created with the user's own rights.
                 folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
                 for each in folders:
                     make_folder(each, private=own.path)
@@ -217,7 +218,8 @@ def _wait_for_machine(ctx: RunContext) -> None:
 
 
 def secrets_of(ctx: RunContext) -> dict[str, str]:
-    """Return the benchmark's secrets, by their names in its environment; the redactor learns them. Raises SecretError."""
+    """Return the benchmark's secrets, by their names in its environment; the redactor redacts them from now
+    on. Raises SecretError."""
     found = {name: resolve(reference) for name, reference in ctx.job.benchmark.secrets.items()}
     ctx.redactor.know(found.values())
     ctx.knows_secrets = True

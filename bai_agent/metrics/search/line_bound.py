@@ -1,8 +1,8 @@
 """Rewrites a pattern so that it searches many lines at once with the same matches as in single lines.
 
-In a text of many lines, a newline must act like the end of the text. So each node of the parsed pattern is
-replaced by one that does not match newlines and treats them as the end. Patterns with a node that cannot be
-replaced search each line separately.
+In a text of many lines, a newline must act like the end of the text. Therefore, each node of the parsed
+pattern is replaced by a node that does not match newlines and treats a newline as the end. Patterns with a
+node that cannot be replaced search each line separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACES = {
     constants.AT_BEGINNING_STRING: constants.AT_BEGINNING_LINE,
     constants.AT_END: constants.AT_END_LINE,
     constants.AT_END_STRING: constants.AT_END_LINE,
-    # A newline is no letter, like the end of a text.
+    # A newline is not a letter, and acts like the end of a text.
     constants.AT_BOUNDARY: constants.AT_BOUNDARY,
     constants.AT_NON_BOUNDARY: constants.AT_NON_BOUNDARY,
 }
@@ -57,8 +57,8 @@ class _UnboundError(ValueError):
 
 
 def bound_to_lines(pattern: str) -> re.Pattern[str] | None:
-    """Return `pattern`, an expression of ASCII, for a text of complete lines; None if it must search each
-    line separately."""
+    """Return `pattern`, an expression of ASCII, for a text of complete lines; None if the pattern must search
+    each line separately."""
     with suppress(_UnboundError, ValueError):
         return _compiled(_bound_tree(pattern))
     return None

@@ -1,7 +1,8 @@
 """Finds the text that a line must contain if a pattern matches it.
 
-It reads the tree of Python's own parser of regular expressions. That parser is not a public interface, so
-unknown nodes count as "could be anything". The search is then slower, but never wrong.
+The text is found in the tree of Python's own parser of regular expressions. That parser is not a public
+interface, so unknown nodes count as "could be anything". Unknown nodes make the search slower, but never
+wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Shape:
     can_be_empty: bool
     """Whether a match may be empty."""
     literal: str
-    """Text that every match contains (regardless of case if `ignore_case`). Empty if there is none."""
+    """Text that every match contains (regardless of case if `ignore_case`). Empty if no text is in every
+    match."""
 
 
 def read_shape(pattern: str) -> Shape:
@@ -74,8 +76,8 @@ def read_shape(pattern: str) -> Shape:
 def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
     """Return False if the text of `group` (0: the whole match) can never be a number.
 
-    That is so if it must contain a character that numbers do not have, or cannot contain a digit. letters:
-    characters of a number in addition to digits, sign, point and exponent.
+    A text can never be a number if it must contain a character that numbers do not have, or cannot contain a
+    digit. letters: characters of a number in addition to digits, sign, point and exponent.
     """
     tree: Any = _parsed(pattern)
     if group:
@@ -155,7 +157,8 @@ def has_open_end(pattern: str, group: int) -> bool:
     """Return whether any text may follow the text of `group` (0: the whole match) in a line that `pattern`
     matches.
 
-    That is so if the pattern ends with that group, or if only optional or arbitrary text follows it.
+    Any text may follow the group if the pattern ends with the group, or if only optional or arbitrary text
+    follows the group.
     """
     return group == 0 or _follows_openly(_parsed(pattern), group) is not False
 
@@ -168,7 +171,7 @@ def _parsed(pattern: str) -> Any:
 
 
 def _follows_openly(tree: Any, group: int) -> bool | None:
-    """Return whether anything may follow `group` in `tree`; None if the group is not in it."""
+    """Return whether anything may follow `group` in `tree`; None if the group is not in `tree`."""
     nodes = list(tree)
     for position, (operation, argument) in enumerate(nodes):
         inner: bool | None = None

@@ -20,7 +20,8 @@ _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
 JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
 """Matches a finite JSON number that every JSON reader can represent."""
 _is_json = re.compile(JSON).fullmatch
-# Matches a text of many lines with one such number in each. Alternatives take half the time of optional parts.
+# Matches a text of many lines with one JSON number in each line. Alternatives take half the time of optional
+# parts.
 _json_lines = re.compile(
     rf"(?:{_WHOLE_JSON}(?:\n|{_FRACTION_JSON}(?:\n|{_EXPONENT_JSON}\n)|{_EXPONENT_JSON}\n))*"
 ).fullmatch
@@ -35,7 +36,7 @@ _WHOLE_EXPONENT = re.compile(r"[eE][0-9]+(?!\w)", re.ASCII).match
 _SPACE = " \t\v\f"
 _GROUPED = r"[-+]?[0-9]{1,3}(?:(?P<separator>[,_'])[0-9]{3})(?:(?P=separator)[0-9]{3})*(?:\.[0-9]+)?(?![0-9])"
 _MICRO = "µ|\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}µ"
-"""The micro sign, as a character, or as two characters in a line that is searched as bytes."""
+"""The micro sign. It is one character, or two characters in a line that is searched as bytes."""
 _COUNTED = "|".join(sorted(map(re.escape, COUNTED), key=len, reverse=True))
 _PREFIX = (
     rf"(?P<prefix>[kKMGTPE]i?(?=(?:[bB]|[bB]its?|[bB]ytes?|[bB]ps|(?i:{_COUNTED}))?(?![A-Za-z]))"
@@ -56,7 +57,7 @@ _SPAN = re.compile(r"(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+(?:\.\d+)?s)?(?!\w)", re.A
 _SPAN_BEFORE = re.compile(r"\d[dhm]$", re.ASCII).search
 _EXACT = Context(prec=60, traps=[])
 _LONGEST = 1000
-"""Longest number that is parsed as a decimal (characters). Longer ones are parsed as floats."""
+"""Longest number that is parsed as a decimal (characters). Longer numbers are parsed as floats."""
 _GOES_ON = re.compile(r"[0-9]|:[0-5][0-9](?![0-9])").match
 _FRACTION = re.compile(r"\.[0-9]").match
 _THOUSANDS = re.compile(r"[,_'][0-9]{3}(?![0-9])").match
@@ -69,8 +70,8 @@ _REST = re.compile(r"[0-9.,_':]*[A-Za-z%]*(?:/[A-Za-z]+)?").match
 
 @cache
 def _form(form: NumberForm) -> re.Pattern[str]:
-    """Return the expression of a form. It is compiled on demand, because expressions with prefixes take a while and few
-    metrics need them."""
+    """Return the expression of a form. The expression is compiled on demand, because expressions with
+    prefixes take a while to compile and few metrics need them."""
     return re.compile(_FORMS[form])
 
 
@@ -81,9 +82,10 @@ def are_json(texts: Sequence[str]) -> bool:
 
 
 def _have_one_form(texts: Sequence[str], lines: str) -> bool:
-    """Return whether one text is JSON and the others differ from it only in digits. lines: all texts, joined.
+    """Return whether one text is a JSON number and the other texts differ from this text only in digits.
+    lines: all texts, joined.
 
-    This takes a fifth of the time of checking each text.
+    Checking the joined texts takes a fifth of the time of checking each text.
     """
     if not texts or not _is_json(texts[0]):
         return False
@@ -95,7 +97,7 @@ def _have_one_form(texts: Sequence[str], lines: str) -> bool:
 
 
 def json_number(text: str) -> str | None:
-    """Return `text` as a JSON number; None if it is not a finite decimal number.
+    """Return `text` as a JSON number; None if `text` is not a finite decimal number.
 
     Integers up to 64 bits, signed or unsigned, stay integers. Underscores, thousands separators, "nan" and "inf" are
     not numbers.
@@ -119,8 +121,8 @@ def finite_number(value: object) -> str | None:
 
 
 def whole_number(value: int) -> str | None:
-    """Return `value` as JSON: an integer if it fits into 64 bits, else a rounded float. None if it is beyond the
-    range of a float."""
+    """Return `value` as JSON, which is an integer if the value fits into 64 bits, and a rounded float
+    otherwise. None if the value is beyond the range of a float."""
     if -(2**63) <= value < 2**64:
         return str(value)
     try:
@@ -130,7 +132,7 @@ def whole_number(value: int) -> str | None:
 
 
 def form_number(text: str, form: NumberForm) -> str | None:
-    """Return `text`, a number written in this form, as a JSON number. None if it is not a number of this
+    """Return `text`, a number written in this form, as a JSON number. None if `text` is not a number of this
     form."""
     number = json_number(text)
     if number is not None or form is NumberForm.PLAIN:
@@ -148,7 +150,7 @@ def form_number(text: str, form: NumberForm) -> str | None:
 
 
 def form_end(text: str, start: int, end: int, form: NumberForm) -> int:
-    """Return the end of the number that begins with `text[start:end]`; `end` if it is complete."""
+    """Return the end of the number that begins with `text[start:end]`; `end` if the number is complete."""
     if form is NumberForm.PLAIN:
         return exponent_end(text, start, end)
     if _begins_within(text, start) or not _MANTISSA(text[start:end].translate(_SEPARATORS)):
@@ -158,8 +160,8 @@ def form_end(text: str, start: int, end: int, form: NumberForm) -> int:
 
 
 def scaled(text: str, conversion: Conversion) -> str | None:
-    """Return the decimal number `text`, converted, as a JSON number. None if the result is not a JSON
-    number."""
+    """Return the decimal number `text` as a JSON number, after its conversion. None if the result is not a
+    JSON number."""
     if len(text) > _LONGEST:
         text = repr(float(text))
     value = _EXACT.create_decimal(text)
@@ -178,7 +180,8 @@ def scaled(text: str, conversion: Conversion) -> str | None:
 
 
 def clock_seconds(text: str) -> str | None:
-    """Return the seconds of `text` as a decimal number; None if it is neither "1:02:03" nor "1h2m3s"."""
+    """Return the seconds of `text` as a decimal number; None if `text` has neither the form "1:02:03" nor
+    "1h2m3s"."""
     match = (_CLOCK(text) or _SPANS(text)) if len(text) <= _LONGEST else None
     if match is None:
         return None
@@ -190,8 +193,8 @@ def span_end(text: str, start: int, end: int) -> int:
     """Return the end of the duration that begins with the part `text[start:end]`, which includes its unit ("1m" in
     "1m2.5s"). Return `end` if the duration has only one part.
 
-    Go prints durations in this form. Without this check, a pattern for a number and a unit would read 62.5 seconds
-    as one minute.
+    Go prints durations in this form. If only the first part were read, a pattern for a number and a unit
+    would take 62.5 seconds for one minute.
     """
     found = _SPAN(text, start)
     return max(end, found.end()) if found else end
@@ -203,11 +206,12 @@ def begins_within_span(text: str, start: int) -> bool:
 
 
 def exponent_end(text: str, start: int, end: int) -> int:
-    r"""Return the end of the exponent after the number in `text[start:end]`; `end` if there is none.
+    r"""Return the end of the exponent after the number in `text[start:end]`; `end` if the number has no
+    exponent.
 
-    The pattern `([-+]?\d*\.\d+|\d+)` finds "1.5" in "1.5e-05", which looks plausible but is wrong by orders of
-    magnitude. After an integer, an unsigned exponent only counts if nothing follows it ("12e5f" is not a
-    number).
+    The pattern `([-+]?\d*\.\d+|\d+)` finds "1.5" in "1.5e-05", which looks plausible but is wrong by orders
+    of magnitude. After an integer, an unsigned exponent only counts if nothing follows the exponent ("12e5f"
+    is not a number).
     """
     if not _MANTISSA(text[start:end]) or _begins_within(text, start):
         return end
@@ -238,13 +242,13 @@ def rest_end(text: str, end: int) -> int:
 
 
 def rest_start(text: str, start: int) -> int:
-    """Return the beginning of the duration of which `start` is in a later part."""
+    """Return the beginning of the duration that has `start` in a later part."""
     return start - len(_REST_BEFORE(text[max(0, start - _MOST_BEFORE) : start])[0])  # type: ignore[index]
 
 
 def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of a number that can be recorded without a second check, because nothing follows it
-    except the metric's units, `spelled`.
+    """Return the expression of a number that can be recorded without a second check, because nothing follows
+    the number except the metric's units, `spelled`.
 
     open_end: any text may follow the value. with_units: a following word may be another unit. decodes: the
     pattern searches characters instead of bytes.
@@ -253,8 +257,8 @@ def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool
         return JSON
     ends = f"(?!{_going_on(open_end=open_end, with_units=with_units, decodes=decodes)})"
     units = f"|{_own_units(spelled)}" if spelled else ""
-    # The most frequent case comes first, because testing the text after the number is cheap but an optional
-    # exponent is not.
+    # The most frequent case comes first, because testing the text after the number is cheap but testing an
+    # optional exponent is not.
     return f"{_MANTISSA_JSON}(?:{ends}|{_EXPONENT_JSON}{ends}{units})"
 
 
@@ -269,7 +273,7 @@ def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     others = _going_on(open_end=open_end, with_units=with_units, decodes=False)
     if spelled:
         others = f"(?!{_own_units(spelled)})(?:{others})"
-    # Excludes most characters first, in half the time that all alternatives take.
+    # The expression first excludes most characters, which takes half the time of all alternatives.
     begins = rf"0-9.A-Za-z%\x80-\xff{' ' if with_units else ''}" + (",_':" if open_end else "")
     return f"(?=[{begins}])(?:{continued}|{others})"
 

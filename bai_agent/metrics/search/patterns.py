@@ -1,13 +1,13 @@
 """Compiles a job's metrics, and finds the lines that are worth a search.
 
-Most lines of a log match nothing. The text that each pattern requires (`literal.py`) goes into one Aho-Corasick
-automaton, which scans a block of lines once. Only lines with such a text are searched, and only with the patterns
-that require it. A pattern without a required text searches every line, which gives the same records but takes
-longer.
+Most lines of a log match nothing. The text that each pattern requires (`literal.py`) goes into one
+Aho-Corasick automaton, which scans a block of lines once. Only lines with such a text are searched, and only
+with the patterns that require this text. A pattern without a required text searches every line, which gives
+the same records but takes longer.
 
-A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Both work on `str`.
-Bytes are decoded as Latin-1 and searched with `re.ASCII`, which finds the same matches and gives text at no further
-cost.
+A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Both kinds of
+patterns work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`, which finds the same
+matches and gives text at no further cost.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ class Searcher(NamedTuple):
     metric: int
     """Index of the metric in the descriptor."""
     search: Callable[..., Any]
-    """Returns a match, of `re` or a `JsonMatch`, or None."""
+    """Function that returns a match, of `re` or a `JsonMatch`, or None."""
     search_all: Callable[..., Iterator[Any]]
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
-    """Matches a value that can be recorded as it is."""
+    """Function that matches a value that can be recorded unchanged."""
     read: Callable[[str, Any, MatchFindings], tuple[str | None, int]]
-    """Reads all other values."""
+    """Function that reads all values that `fast_number` does not match."""
     extra: Extra | None
     decodes: bool
     """Whether the pattern searches the line decoded as UTF-8."""
     can_be_empty: bool
     many: Callable[[], ManyLines | None]
-    """Returns a search of many lines at once, or None if each must be searched separately."""
+    """Function that returns a search of many lines at once, or None if each line must be searched
+    separately."""
 
 
 class ManyLines(NamedTuple):
@@ -67,14 +68,16 @@ class ManyLines(NamedTuple):
 
     metric: int
     first: re.Pattern[str] | None
-    """Finds the first match of each line. After a value that needs a second check, it finds no further match."""
+    """Finds the first match of each line. After a value that needs a second check, the expression finds no
+    further match."""
     search_all: Callable[..., Iterator[re.Match[str]]]
     literal: str
-    """Text in each match; empty if none is known."""
+    """Text that is in each match; empty if no such text is known."""
     group: int
     extras: Extras
     needs_look: Callable[[str], re.Match[str] | None]
-    """Matches text after a JSON number that may prevent it from being recorded as it is."""
+    """Function that matches text after a JSON number that may prevent the number from being recorded
+    unchanged."""
     reach: int
     """Number of characters that `needs_look` examines."""
     no_exponents: bool
@@ -83,7 +86,7 @@ class ManyLines(NamedTuple):
 
 @dataclass(frozen=True)
 class Prefilter:
-    """An automaton, and the metrics of each of its texts."""
+    """An automaton, and the metrics of each text of the automaton."""
 
     literals: tuple[bytes, ...]
     metrics: tuple[tuple[int, ...], ...]
@@ -97,7 +100,7 @@ class PatternSet:
 
     exact: Prefilter | None
     folded: Prefilter | None
-    """Automaton for patterns that ignore case. It scans the block in lower case."""
+    """Automaton for patterns that ignore case. This automaton scans the block in lower case."""
     everywhere: tuple[int, ...]
     """Metrics whose pattern searches every line."""
     last_only: frozenset[int]
@@ -105,8 +108,8 @@ class PatternSet:
     in_sections: frozenset[int]
     """Metrics that count only in sections of the log."""
     searcher: Callable[[int], Searcher]
-    """Compiles a metric's pattern when it is first needed, because most patterns of a thousand may never be
-    needed."""
+    """Function that compiles a metric's pattern when it is first needed, because most of a thousand patterns
+    may never be needed."""
 
 
 def prefilter_available() -> bool:
@@ -193,7 +196,8 @@ def line_counter(*, fast: bool) -> Callable[[bytes], int]:
     blank = b"\n\n"
     if not fast:
         return lambda data: sum(map(bool, data.split(b"\n")))
-    # Twenty times as fast as `blank in data`, which takes as long as finding the numbers.
+    # The search for a newline after a newline is twenty times as fast as `blank in data`, which takes as long
+    # as finding the numbers.
     scan = _scanner([blank])
 
     def count(data: bytes) -> int:
@@ -211,7 +215,7 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
     )
     fast = reader.fast_number
     extras = Extras(groups, decodes=decodes)
-    # No unit contains a newline. Such a unit would be searched for beyond the line's end.
+    # Units with a newline are left out, because they would be searched for beyond the line's end.
     is_by_line = fast is None or decodes or shape.can_be_empty or "\n" in metric.units
     return Searcher(
         metric=index,

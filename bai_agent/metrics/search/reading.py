@@ -48,16 +48,17 @@ STEP = ',"step":'
 LABELS = ',"labels":'
 
 Extra = Callable[[re.Match[str]], str]
-"""Returns the further members of a record, as JSON, each beginning with a comma; "" if there are none."""
+"""Function that returns the further members of a record, as JSON, each beginning with a comma; "" if the
+record has no further members."""
 
 
 class Doubt(str, Enum):
-    """Reason why a value may not be the intended one."""
+    """Reason why a value may not be the intended value."""
 
     CUT = "cut"
     """The pattern took a number without its exponent; the whole number was recorded."""
     GOES_ON = "goes_on"
-    """The number continues after the value, which was recorded as taken."""
+    """The number continues after the value. The value was recorded as the pattern took it."""
     OTHER_UNIT = "other_unit"
     """A unit other than the metric's follows the value."""
 
@@ -82,7 +83,8 @@ class Reader:
         self._group, self._unit = groups.value, groups.unit
         self._decodes = decodes
         self._open_end = open_end
-        # A unit from another line also applies to "1:30", so such a text is then not a number.
+        # A unit from another line also applies to "1:30", so with such a unit the text "1:30" is not a
+        # number.
         has_own_unit = not metric.context_has_unit
         self._second = conversion("s", metric.units) if has_own_unit and is_time(metric.units) else None
         self._measured = has_own_unit and is_measured(metric.units)
@@ -90,7 +92,8 @@ class Reader:
 
     @property
     def fast_number(self) -> str | None:
-        """Expression of a number that can be recorded as it is. None if each value must be parsed by `read`."""
+        """Expression of a number that can be recorded unchanged. None if each value must be parsed by
+        `read`."""
         if self._unit:
             return None
         return fast_number(
@@ -107,7 +110,8 @@ class Reader:
         return self._units if self._decodes else self._units.encode().decode("latin-1")
 
     def read(self, text: str, match: re.Match[str], findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value as JSON (None if it has none), and its end in `text`."""
+        """Return the match's value as JSON (None if the match has no value), and the value's end in
+        `text`."""
         start, end = match.span(self._group)
         if start < 0:
             findings.not_a_number(self._index, "")
@@ -249,8 +253,8 @@ class Extras:
         return step + self._labels(tuple(match[number] for number in self._numbers))
 
     def of_columns(self, columns: Sequence[Sequence[str]]) -> list[str] | None:
-        """Return the step and the labels of many matches; None if one of them may lack a label. columns: the
-        texts of each group, from group 1 on."""
+        """Return the step and the labels of many matches; None if one of these matches may lack a label.
+        columns: the texts of each group, from group 1 on."""
         labels = [columns[number - 1] for number in self._numbers]
         if any("" in texts for texts in labels):
             return None

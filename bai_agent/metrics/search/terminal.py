@@ -27,8 +27,8 @@ def visible(data: bytes) -> bytes:
 def on_screen(line: str) -> str:
     """Return the visible part of `line`, in which carriage returns and backspaces moved the cursor.
 
-    A line without carriage returns and backspaces is not changed. In other lines escape sequences are removed,
-    and only those that erase text are applied.
+    A line without carriage returns and backspaces is not changed. In other lines, escape sequences are
+    removed, and only sequences that erase text are applied.
     """
     if "\r" not in line and "\x08" not in line:
         return line
@@ -51,7 +51,7 @@ def on_screen(line: str) -> str:
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """Return the last visible lines of `text` that are not blank. Of a progress bar, only the last state is
+    """Return the last visible lines of `text` that are not blank. Only the last state of a progress bar is
     returned."""
     found: list[str] = []
     for line in reversed(text.split("\n")):
@@ -63,7 +63,8 @@ def last_lines(text: str, count: int) -> list[str]:
 
 
 def _overwritten(line: bytes) -> bytes:
-    """Return `line` after its backspaces, each of which moves the cursor back by a character and deletes nothing."""
+    """Return `line` after its backspaces are applied. A backspace moves the cursor back by one character and
+    deletes nothing."""
     cells: list[str] = []
     cursor = 0
     # A byte that is not valid UTF-8 counts as a character of its own.

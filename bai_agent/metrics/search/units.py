@@ -65,9 +65,9 @@ COUNTED = frozenset((
 prefix: "keys", "TLB"."""
 _CACHED = 4096
 _LONGEST = 40
-"""Longest unit (characters). The text comes from a log, so it is limited."""
+"""Longest unit (characters). The length is limited, because the unit comes from a log."""
 _LONG = 3
-"""Units with at least this number of letters do not depend on case: "Seconds", "Percent"."""
+"""Units with at least this number of letters, such as "Seconds" and "Percent", do not depend on case."""
 
 
 class Conversion(NamedTuple):
@@ -89,7 +89,7 @@ class _Quantity(NamedTuple):
 
 @lru_cache(_CACHED)
 def conversion(unit: str, units: str) -> Conversion | None:
-    """Return the conversion from `unit` to `units`; None if there is none."""
+    """Return the conversion from `unit` to `units`; None if the units cannot be converted."""
     unit, units = _normal(unit), _normal(units)
     if unit == units:
         return SAME
@@ -142,9 +142,10 @@ def contradicts(unit: str, units: str, *, apart: bool) -> bool:
 
 
 def split_unit(units: str) -> str | None:
-    """Return the unit of time at the beginning of `units` if a space and another word follow it; else None.
+    """Return the unit of time at the beginning of `units` if a space and another word follow the unit; None
+    otherwise.
 
-    "msec onds" gives "msec", but "ms per batch" gives None, because it is a complete unit.
+    "msec onds" gives "msec", but "ms per batch" gives None, because "ms per batch" is a complete unit.
     """
     first, space, rest = units.strip().partition(" ")
     if not space or rest.lstrip().startswith(("/", "per ", "(")) or first.endswith("/"):
@@ -166,7 +167,7 @@ def _normal(unit: str) -> str:
 
 
 def _split(unit: str) -> tuple[str, str]:
-    """Return numerator and denominator: "Mbps" is "Mb" per "s"."""
+    """Return numerator and denominator, such as "Mb" and "s" for "Mbps"."""
     top, _, bottom = unit.partition("/")
     if not bottom and len(unit) > len("ps") and unit.endswith("ps"):
         data = _quantity(unit[: -len("ps")])
