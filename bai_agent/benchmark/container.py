@@ -196,7 +196,7 @@ def _limits() -> list[str]:
 
     Locked memory is unlimited if this process may lift the limit, because EFA and NCCL lock their buffers.
     """
-    # podman lowers its own limit to pid_max, which is the largest number of processes of any machine.
+    # podman lowers its own limit to pid_max. No machine has more processes than pid_max.
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     processes = [each if 0 <= each < most else most for each in resource.getrlimit(resource.RLIMIT_NPROC)]
     memory = (-1, -1) if _may_lift_limits() else (resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],) * 2

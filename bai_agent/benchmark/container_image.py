@@ -186,7 +186,7 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
 def _log_in(image: str, file: Path) -> Sequence[str]:
     """Return the options of a pull for the login at the image's registry. The password is in a file, not in
     an argument."""
-    # Imported here, because few images are in such a registry, and an HTTP client loads 40 modules.
+    # Imported here, because few images are in a registry of ECR, and an HTTP client loads 40 modules.
     from bai_agent.aws.registry_login import ecr_login, ecr_region
 
     if ecr_region(image) is None:

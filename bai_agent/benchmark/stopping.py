@@ -34,8 +34,8 @@ _SHIM_DEATH_LIMIT_S = 10.0
 """Seconds for a killed shim to release its lock."""
 
 _SHIM_END_LIMIT_S = 30.0
-"""Seconds for a shim to end after SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and 10 for a slow
-disk."""
+"""Seconds for a shim to end after SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and a reserve for a
+slow disk."""
 
 _MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory_bytes")
 """Keys of exit.json that not every version wrote."""

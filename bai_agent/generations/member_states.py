@@ -16,7 +16,7 @@ SETTLE_S = 5.0
 """Seconds within which several losses count as one."""
 QUICK_SAVE_S = 60.0
 """A generation that ends because a member saved its state is a quick save if it ends within this number of
-seconds."""
+seconds after its start."""
 MOST_QUICK_SAVES = 3
 """Number of consecutive quick saves that are allowed. The next quick save is a failure."""
 

@@ -314,7 +314,8 @@ class AttemptRecord:
         self._put(f"signs/{node}", asdict(replace(sign, node=node)))
 
     def give_leader_sign(self, node: int, sign: Sign) -> None:
-        """Write a heartbeat as the leader of an elastic job, in the folder that all members list. Raises StoreError."""
+        """Write a heartbeat as the leader of an elastic job, in the folder that all members list. Raises
+        StoreError."""
         self._put(f"control/sign-{node}", asdict(replace(sign, node=node)))
 
     def signs_seen(self) -> SignsSeen:

@@ -1,12 +1,12 @@
 """The headline of each metric of a job, computed from its values only in this module, for the agent and every
 view.
 
-- For one series in one run, it is the value that the metric's `headline` selects, without the warm-up.
-- Over a run's ranks, it is combined as `over_ranks` says; by their mean if that is "each".
-- Over several runs, it is the median of those that succeeded.
-- In a job with generations, it is that of the last generation with a number for this metric and these labels.
+- The headline of one series in one run is the value that the metric's `headline` selects, without warm-up.
+- The headlines of a run's ranks are combined as `over_ranks` says, or by their mean if that is "each".
+- The headline of several runs is the median of the runs that succeeded.
+- In a job with generations, the last generation with a number for this metric and these labels counts.
 
-Labels and arms are dimensions: numbers that differ in them are never combined.
+Labels and arms are dimensions. Numbers with different labels or arms are never combined.
 """
 
 from __future__ import annotations

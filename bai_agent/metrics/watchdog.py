@@ -2,14 +2,15 @@
 
 `search_limit.py` kills the process during that search, and the agent starts the next process.
 
-1. At first the timer is set for each few hundred lines. A timer for many lines costs almost nothing, but does
-not show which pattern is slow.
+1. At first, the timer is set for each few hundred lines. A timer for many lines costs almost nothing, but
+   does not show which pattern is slow.
 
-2. After that signal, the process is started with `careful`. The timer is then set for each search, and each search is recorded in
-   a mapped file whose page survives the process.
+2. After the timer's signal, the process is started with `careful`. A careful process sets the timer for each
+   search, and records each search in a mapped file whose page survives the process.
 
-3. After another such signal, the process is also started with `blame`. It disables the recorded search from that line on, in a
-   file that every later process reads. In the other logs, the search is disabled from the position up to which they were read.
+3. After another signal of the timer, the process is also started with `blame`. This process disables the
+   recorded search from that line on, in a file that every later process reads. In the other logs, the search
+   is disabled from the position up to which the logs were read.
 """
 
 from __future__ import annotations

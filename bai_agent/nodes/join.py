@@ -209,7 +209,7 @@ class Meeting:
         return members
 
     def _give_up(self, ranks: Sequence[int]) -> None:
-        """Raise RunEndedError if one of these nodes has given no heartbeat for the whole time."""
+        """Raise RunEndedError if one of these nodes has written no heartbeat for the whole time."""
         from bai_agent.peers.node_monitor import FRESH_SECONDS, never_joined
 
         for rank in ranks:

@@ -1,10 +1,10 @@
-"""One node's view of an elastic job. The node gives heartbeats, reads the newest decision, and makes
+"""One node's view of an elastic job. The node writes heartbeats, reads the newest decision, and makes
 decisions if it is the leader.
 
-The *leader* is the first member of the newest generation. It observes all nodes and decides; members only read
-`control/`. If a leader gives no heartbeat for `limits.peer_silence` and does not answer a direct question,
-the next living member becomes the leader. Each further member waits 20 s longer. Every decision is written
-once, and its content is binding for all, whichever node wrote it.
+The *leader* is the first member of the newest generation. It observes all nodes and decides; members only
+read `control/`. If a leader writes no heartbeat for `limits.peer_silence` and does not answer a direct
+question, the next living member becomes the leader. Each further member waits 20 s longer. Every decision is
+written once, and its content is binding for all, whichever node wrote it.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class ElasticMonitor(NodeMonitor):
         self._leaving_until: float | None = None
         self._left = False
         self._told_restored = self._acknowledged = -1
-        """Generation of the restored checkpoint, and newest known planned decision, in this node's last heartbeat
-        ."""
+        """Generation of the restored checkpoint, and newest known planned decision, in this node's last
+        heartbeat ."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
         """Folder of the requests for another number of nodes; None if the store is not a folder."""
@@ -389,7 +389,8 @@ class ElasticMonitor(NodeMonitor):
         return {each for each in self._known() if self._silent_s(each) <= self._silence_limit}
 
     def lost(self) -> set[int]:
-        """Return the nodes that have given no heartbeat for too long, and have not reported their end."""
+        """Return the nodes that have written no heartbeat for too long, and have not reported how they
+        ended."""
         return self._known() - self.unfinished()
 
     def seen_by(self, nodes: Iterable[int]) -> set[str]:

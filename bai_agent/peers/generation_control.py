@@ -45,8 +45,8 @@ class GenerationControl:
         wake: Callable[[Iterable[Peer]], None] = lambda peers: None,
         lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
     ) -> None:
-        """wake: makes other nodes check the store now. lived_since: returns whether a node has given a heartbeat
-         since that time of the clock."""
+        """wake: function that makes other nodes check the store now. lived_since: function that returns
+        whether a node has written a heartbeat since that time of the clock."""
         self._wake, self._lived_since = wake, lived_since
         self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
         self._peers: tuple[Peer, ...] = ()
@@ -144,8 +144,8 @@ class GenerationControl:
             self._wake(self._peers)
 
     def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
-        """Return whether a node without a reported end may have failed before the first known failure, because
-        it has given no heartbeat since."""
+        """Return whether a node without a reported end may have failed before the first known failure,
+        because the node has written no heartbeat since."""
         if cause is None:
             return False
         if at.failed_s is None:

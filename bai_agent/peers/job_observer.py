@@ -131,7 +131,7 @@ class JobObserver:
         others = [each for each in running if each.node not in lost]
         if failed_s is not None:
             self.waited_for = self._reports.peers_of(each for each in suspects if each in others)
-        # Losses within the settling time count as one change.
+        # Losses within `SETTLE_S` count as one change.
         near = find(others, half_s - SETTLE_S) if lost and failed_s is not None else ()
         least_s = {
             **dict.fromkeys(near, self._ctx.policy.silence_s - SETTLE_S + _A_LITTLE_S),
@@ -159,7 +159,7 @@ class JobObserver:
         heartbeat."""
         if failed_s is None:
             return running.silent_s > half_s
-        # As in the decision, a heartbeat within the time of uncertainty proves nothing.
+        # As in the decision, a heartbeat within `look_s` of the failure proves nothing.
         return running.silent_s > half_s or (
             running.lived_s(now_s=self._ctx.clock()) <= failed_s + self._ctx.policy.look_s
         )

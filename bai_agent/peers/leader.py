@@ -45,8 +45,8 @@ _TOLD = (Change.BROKE, Change.NOT_RESTORED)
 
 
 class Leader:
-    """The leader's part of a node. It caches only data that never changes, and reads everything else at each
-    check, so that any node can take over."""
+    """Decides for an elastic job if this node leads. A leader caches only data that never changes, and reads
+    everything else at each check, so that any node can take over."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx

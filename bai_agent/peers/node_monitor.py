@@ -56,7 +56,8 @@ class SignAges:
 
         own: version of this node's last heartbeat, if known; signed_s: time at which that heartbeat was
         written. Other heartbeats are older or newer than it by the difference of the store's times. Without
-        `signed_s`, this difference is only a minimum age of heartbeats that are seen for the first time.
+        `signed_s`, this difference is used only for heartbeats that are seen for the first time, and gives a
+        minimum age.
         """
         now = self._clock()
         for rank, version in signs.items():

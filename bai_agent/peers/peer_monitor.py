@@ -1,8 +1,8 @@
 """Heartbeats between the nodes of a fixed job, and the consequences of one node's end for the others.
 
 The monitor runs on its own thread, because a check may hang as long as the network. Rank 0, the coordinator,
-watches all nodes and decides. The other nodes watch the coordinator. A sign's age counts from its last observed
-change, so that no clocks are compared. A silent node is asked directly before it is given up.
+watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age counts from its last
+observed change, so that no clocks are compared. A silent node is asked directly before it is given up.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         look_for_transport(ended=True)
         _warn_of_missing_files(ctx)
     if not ctx.rundir.job.exists():
-        # An extractor that failed because the output's name was missing is restarted and reads the output
-        # again.
+        # An extractor that failed because the job descriptor was missing is restarted and reads the
+        # descriptor again.
         write_atomic(ctx.rundir.job, descriptor)
     require_valid_exit(ctx.rundir)
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)

@@ -198,7 +198,7 @@ def start_uploader(ctx: RunContext) -> None:
 
 
 def start_monitor(ctx: RunContext) -> None:
-    """Begin to give heartbeats to the other nodes, unless this agent already does."""
+    """Begin to write heartbeats for the other nodes, unless this agent already writes them."""
     if ctx.elastic is not None and any(metric.required for metric in ctx.job.metrics):
         # Imported here because most runs have no required metrics.
         from bai_agent.metrics.checkpoint import required_seen

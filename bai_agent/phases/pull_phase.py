@@ -1,5 +1,6 @@
-"""The phase that fetches the benchmark's inputs after the job's network file systems are mounted. The inputs are the image of its
-container, data and scripts, the scripts' requirements, and the checkpoint of another job."""
+"""The phase that fetches the benchmark's inputs after the job's network file systems are mounted. The inputs
+are the image of the benchmark's container, data and scripts, the scripts' requirements, and the checkpoint of
+another job."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ def mount_file_systems(ctx: RunContext) -> None:
     """Mount the job's network file systems, unless an earlier agent has mounted them since this boot. Raises
     RunEndedError.
 
-    If nodes share a machine, only the first of them mounts the file systems, and the others wait for it in
-    `join`.
+    If nodes share a machine, only the first node there mounts the file systems, and the other nodes wait for
+    this node in `join`.
     """
     if not ctx.job.mounts or not ctx.is_first_here or "run" in ctx.events.finished_phases():
         return
-    # Imported here, as in `unmount_file_systems`, because most jobs mount nothing.
+    # Imported here, because most jobs mount nothing.
     from bai_agent.machine.network_mounts import mount_all
 
     try:
@@ -45,8 +46,8 @@ def mount_file_systems(ctx: RunContext) -> None:
 
 
 def unmount_file_systems(job: Job, rundir: RunDir) -> None:
-    """Unmount the file systems that an agent has mounted for this node. This comes last, because artifacts and result may
-    be read from them."""
+    """Unmount the file systems that an agent has mounted for this node. The file systems are unmounted last,
+    because artifacts and result may be read from them."""
     if job.mounts:
         from bai_agent.machine.network_mounts import unmount_all
 
@@ -103,7 +104,7 @@ def bring(ctx: RunContext) -> None:
 
 def _bring_image(ctx: RunContext, deadline: float) -> None:
     """Pull the image of the benchmark's container, before the nodes meet. Raises RunEndedError, Stopped."""
-    # Imported here: most jobs have no container.
+    # Imported here, because most jobs have no container.
     from bai_agent.benchmark.container_image import bring_image
 
     on_instance = ctx.node.instance_id is not None
@@ -116,17 +117,18 @@ def _bring_image(ctx: RunContext, deadline: float) -> None:
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
-    """Return the folders that relative paths start from. For data, this is the folder in which the benchmark
-    starts."""
+    """Return the folders from which relative paths start. Relative paths of data start from the folder in
+    which the benchmark starts."""
     start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
     return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
 
 
 def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return the sources that this node pulls. On a shared machine, only its first node pulls absolute paths. On a shared file
-    system, only the job's first node pulls them.
+    """Return the sources that this node pulls. On a shared machine, only the machine's first node pulls
+    absolute paths. On a shared file system, only the job's first node pulls absolute paths.
 
-    If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
+    If arms have folders of their own, a source with a relative path is pulled into the folder of each arm of
+    the source.
     """
     found: dict[Source, None] = {}
     for job, rundir in workspaces(ctx.job, ctx.rundir):
@@ -142,7 +144,7 @@ def _sources(ctx: RunContext) -> Sequence[Source]:
 
 
 def _is_pulled_by(ctx: RunContext, source: Source) -> bool:
-    """Return whether no other node pulls the source for this one."""
+    """Return whether no other node pulls the source for this node."""
     # A server and its client have different sources.
     if ctx.node.rank == 0 or ctx.job.server is not None:
         return True

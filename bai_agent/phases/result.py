@@ -93,7 +93,7 @@ def write_result(ctx: RunContext) -> Outcome:
     git = GitCommit(**vars(ctx.job.git)) if ctx.job.git else None
     result = job_result(ctx.job.job.id, [outcome], git=git, whole=ctx.others is None)
     if ctx.others is not None:
-        # Imported here, as below, so that it does not delay the end of other runs.
+        # Imported here, so that the import does not delay the end of other runs.
         from bai_agent.phases.gang_failure import result_of_all
 
         if (of_all := result_of_all(ctx, outcome, git=git)) is not None:
@@ -169,7 +169,7 @@ def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
 
 
 def _own_usage(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd | None) -> OwnUsage:
-    """Return the resources that bai's own programs used, as each program reports them."""
+    """Return the resources that bai's own programs used. Each program reports its own resources."""
     # The usage of a killed agent is unknown.
     agents = len(ctx.events.of(AgentEvent))
     extractor = extracted.own_usage if extracted is not None else None
@@ -197,8 +197,8 @@ def publish_result(
     rank: int,
     deadline: float,
 ) -> None:
-    """Upload the rest of the record and then the result, if this node writes it. The uploads end at `deadline`
-    (`time.monotonic()`).
+    """Upload the rest of the record, and then the result if this node writes the result. The uploads end at
+    `deadline` (`time.monotonic()`).
 
     The node that leads an elastic job at its end writes the result, because other nodes may continue without the
     first node.
@@ -293,7 +293,8 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
 
 
 def _artifacts_prefix(ctx: RunContext) -> str:
-    """Return the key prefix of this node's artifacts. Each of several nodes has its own folder."""
+    """Return the key prefix of this node's artifacts. In a job of several nodes, each node has its own
+    folder."""
     prefix = "artifacts/" if ctx.record is None else ctx.record.key("artifacts/")
     if ctx.elastic is not None:
         # The artifacts of the first member of the last generation are the artifacts of the job.
@@ -356,7 +357,8 @@ def _left_behind(count: int, names: Mapping[str, int]) -> str:
 
 
 def _why_nothing_is_quoted(ctx: RunContext) -> str | None:
-    """Return why the benchmark's output cannot be quoted without its secrets; None if it can."""
+    """Return why the benchmark's output cannot be quoted without the job's secrets; None if the output can be
+    quoted."""
     if ctx.may_quote or (read_exit(ctx.rundir) is None and not _has_content(ctx.rundir.kept_output)):
         return None
     # The secrets are unknown if another agent started the benchmark.
@@ -377,12 +379,12 @@ def _has_content(path: Path) -> bool:
 
 
 def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
-    """Return the benchmark's last lines without those of its launcher. If they do not contain the failed process's exception,
-    return the exception instead."""
+    """Return the benchmark's last lines without lines of its launcher. If the last lines do not contain the
+    failed process's exception, return the exception instead."""
     text = read_end(ctx.rundir.kept_output, ctx.redactor, begin=generation_begin(ctx))
     if cause is not None and cause.printed is not None:
         text = cause.printed
-    # Redacted again, because cursor movements may only put a secret together in the final text.
+    # The lines are redacted again, because a secret may appear only after cursor movements are applied.
     from bai_agent.metrics.search.terminal import last_lines
 
     lines = [ctx.redactor.redact(line) for line in last_lines(text, _LAST_LINES)]

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 _LAST_BYTES = 65536
 _SECRET_BYTES = 65536
-"""The largest secret that AWS Secrets Manager keeps
-(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): such a secret may extend
-into the last lines."""
+"""The largest secret that AWS Secrets Manager stores (bytes)
+(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): a secret of this size may
+extend into the last lines."""
 _FILES = 256
 _FILE_BYTES = 65536
 _ENTRIES = 1024
@@ -68,7 +68,8 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
 
 
 def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
-    """Return the same as `classify_end`. If the agent stopped the benchmark, its reason to do so is used."""
+    """Return the same as `classify_end`. If the agent stopped the benchmark, the agent's reason for the stop
+    is used."""
     outcome, sentence, cause = classify_end(ctx, left, quote=quote)
     stops = ctx.stops_of_generation()
     if left.stop is not None and outcome is not Outcome.OOM and cause is None:
@@ -85,8 +86,8 @@ def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None =
     """Return when the benchmark, or the first of its processes, failed (ms UTC). left: the benchmark's end,
     which is a failure.
 
-    stopped: time at which the benchmark was told to end; None if it was not. From then on, processes that
-    communicate with it may fail because it ends.
+    stopped: time at which the benchmark was ordered to end; None if it was not. After this time, processes
+    that communicate with the benchmark may fail because the benchmark ends.
     """
     ended = left.time if left is not None else None
     if cause is None and left is not None and left.stop is not None and ended and stopped:
@@ -100,7 +101,7 @@ def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None =
 
 
 def stopped_at(ctx: RunContext) -> int | None:
-    """Return when the run was first told to end (ms UTC); None if it was not."""
+    """Return when the run was first ordered to end (ms UTC); None if the run was not ordered to end."""
     return next((each.time for each in ctx.stops_of_generation()), None)
 
 
@@ -112,8 +113,8 @@ def read_end(
     begin: int = 0,
     end: int | None = None,
 ) -> str:
-    """Return the end of a log. It is redacted before it is truncated, because a truncated secret would not be
-    recognised.
+    """Return the end of a log. The text is redacted before it is truncated, because a truncated secret would
+    not be recognised.
 
     begin: position before which nothing is returned. end: position after which nothing is returned; None: the
     file's end.
@@ -122,7 +123,7 @@ def read_end(
         with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
             size = file.seek(0, 2)
             size = size if end is None else min(size, end)
-            # If the file is shorter than that, it has been truncated since.
+            # If the file is shorter than `begin`, the file has been truncated since.
             begin = begin if begin <= size else 0
             start = max(begin, size - _LAST_BYTES - _SECRET_BYTES)
             file.seek(start)
@@ -134,7 +135,7 @@ def read_end(
 
 
 def generation_begin(ctx: RunContext) -> int:
-    """Return the beginning of this generation's output; 0 for the first one."""
+    """Return the beginning of this generation's output; 0 for the first generation."""
     started = read_started(ctx.rundir) if ctx.rundir.generation else None
     return started.output_bytes if started is not None else 0
 
@@ -143,7 +144,7 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
     try:
         cause = _cause(ctx, left)
     except Exception:
-        # The node's end must be reported, whatever files a benchmark left.
+        # How the node ended must be reported, whatever files a benchmark left.
         log.exception("it is unknown which process failed first")
         return None
     if cause is not None and not quote:
@@ -153,7 +154,7 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
 
 def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
     redact = ctx.redactor.redact
-    # If another node starts the runs, this node has none.
+    # If another node starts the runs, this node has no record of runs.
     runs = read_repeats(ctx.rundir.repeats) if ctx.job.repeat is not None else RepeatedRuns()
     failed = next((each for each in runs.runs if each.ended is not None and each.ended.code != 0), None)
     if failed is None and runs.failed_step is not None:
@@ -198,7 +199,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
 
 
 def _is_of(run: RepeatedRun, file: LeftFile) -> bool:
-    """Return whether a file was written in this run: after a restart, files of an earlier run may exist."""
+    """Return whether a file was written in this run. After a restart, files of an earlier run may exist."""
     ended = run.ended.time if run.ended is not None else None
     return ended is not None and run.time - _CLOCK_MS <= file.modified <= ended + _CLOCK_MS
 
@@ -208,14 +209,15 @@ def _end_of(run: RepeatedRun) -> int | None:
 
 
 def _log_of(cause: Cause, logs: Sequence[ProcessLog], ends: Sequence[ProcessEnd]) -> ProcessLog | None:
-    """Return the log of the process that failed first; with several runs, that of the failed run."""
+    """Return the log of the process that failed first. In a job with several runs, the log of the failed run
+    counts."""
     own = [each for each in logs if each.rank == cause.rank]
     paths = {each.log for each in ends if each.rank == cause.rank and each.time == cause.failed}
     return next((each for each in own if each.path in paths), own[-1] if own else None)
 
 
 def _plain(text: str) -> str:
-    """Return a text as a part of a sentence: without escape sequences and control characters."""
+    """Return a text as a part of a sentence, without escape sequences and control characters."""
     return " ".join("".join(each if each.isprintable() else " " for each in _unescaped(text)).split())
 
 

@@ -1,6 +1,7 @@
-"""A run, from beginning to end. `run` is the table of contents.
+"""A run, from beginning to end. The function `run` lists the phases in order.
 
-An agent that is restarted after a kill skips finished phases, and continues the next one from the files of the run directory.
+An agent that is restarted after a kill skips finished phases, and continues the next phase from the files of
+the run directory.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ log = logging.getLogger(__name__)
 _LONG_EXTRACTION = 10.0
 """Warn if extraction continues for longer than this after the benchmark exits (seconds)."""
 _FINISH_EARLY = 5.0
-"""Time in which an extractor that is told to stop reports what it left out (seconds)."""
+"""Seconds within which an extractor that is ordered to stop reports how much output it left out."""
 
 Phase: TypeAlias = Callable[[RunContext], None]
 
@@ -134,7 +135,8 @@ def finish_publishing(
     rank: int,
     outcome: Outcome,
 ) -> None:
-    """Upload the rest of a run that has ended, because its agent may have been killed before it did so."""
+    """Upload the rest of a run that has ended, because the run's agent may have been killed before the
+    upload."""
     from bai_agent.phases.result import publish_result
 
     discard_ssh(rundir)
@@ -183,11 +185,11 @@ def _import_end(ctx: RunContext) -> None:
 
 
 def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
-    """Delete the Python environments after a success. After a failure they are kept, because they may explain
-    it.
+    """Delete the Python environments after a success. After a failure, the environments are kept, because
+    they may explain the failure.
 
-    Called after the result was written, because a restarted agent needs these environments before. After a
-    kill, `finish_publishing` deletes them.
+    Called after the result was written, because an agent that is restarted before the result is written needs
+    these environments. After a kill, `finish_publishing` deletes them.
     """
     if outcome is Outcome.SUCCEEDED:
         for _, own in workspaces(job, rundir):
@@ -216,8 +218,8 @@ def _do(ctx: RunContext, phase: str, work: Phase) -> None:
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """Record the other nodes and their roles. From now on, this node answers direct questions of the others and
-    asks them."""
+    """Record the other nodes and their roles. From now on, this node answers direct questions of the other
+    nodes and asks them questions."""
     members = members_of(ctx.rundir)
     peers = members.peers
     roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}
@@ -255,7 +257,7 @@ def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
 def _wait_until_alone(ctx: RunContext) -> None:
     """If the job is exclusive, wait until no other job runs on this machine. Raises RunEndedError if the run must
     end meanwhile."""
-    # Node 0 reports for all nodes on one machine; the others wait for it in `join`.
+    # Node 0 reports for all nodes on one machine; the other nodes wait for node 0 in `join`.
     if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
         return
     ctx.alone = wait_until_alone(_me(ctx), tell=ctx.events.add, stopping=ctx.watch.stopping, clock=ctx.clock)
@@ -270,7 +272,7 @@ def _machine_watched(ctx: RunContext) -> Iterator[None]:
         return
     with colocated_jobs_reported(_me(ctx), ctx.events):
         yield
-    # Read from environment.json, because another agent may have started the benchmark.
+    # The facts are read from environment.json, because another agent may have started the benchmark.
     before = (read_json(ctx.rundir.environment) or {}).get("counters")
     if isinstance(before, dict):
         for sentence in throttling_warnings(before, counters_now()):
@@ -320,7 +322,8 @@ def _extract_rest(ctx: RunContext) -> float:
     def over() -> bool:
         nonlocal deadline, within, hurry
         now = clock.monotonic()
-        # Checked each time, because a machine that shuts down leaves less time than a cancelled job.
+        # The deadline is computed each time, because a machine that shuts down leaves less time than a
+        # cancelled job.
         if (ctx.watch.abandoned() or ctx.disk.look()) and ctx.drain_deadline() < hurry:
             hurry = ctx.drain_deadline()
             within = min(_FINISH_EARLY, (hurry - now) / 2)
@@ -357,5 +360,5 @@ class Phases:
     join: Phase = join
     run: Phase = run_benchmark
     drain: Phase = _drain
-    """This phase is skipped if the benchmark never began."""
+    """The phase in which records are delivered. It is skipped if the benchmark never began."""
     end: Phase = _end

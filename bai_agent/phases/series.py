@@ -36,7 +36,7 @@ _OF_A_RUN = b'"src":"run"'
 class RepeatDecision:
     """Tells the shim after each run whether the runs are enough by `until`.
 
-    It only uses the records in `metrics.jsonl`, so a restarted agent comes to the same decision.
+    The decision only depends on the records in `metrics.jsonl`, so a restarted agent makes the same decision.
     """
 
     def __init__(self, job: Job, rundir: RunDir) -> None:
@@ -52,7 +52,7 @@ class RepeatDecision:
         self._complete = 0
         """Number of runs with all records."""
         self._hurried, self._since = 0, 0.0
-        """The number of complete runs at the last check, and the time since when it has been the same."""
+        """Number of complete runs at the last check, and time since when that number has been the same."""
 
     def hurries(self, now: float) -> bool:
         """Return whether runs are so short that pauses between them matter. now: monotonic time (seconds)."""
@@ -61,7 +61,7 @@ class RepeatDecision:
         return self._complete > 0 and now - self._since < _SHORT_RUN_SECONDS
 
     def poll(self) -> None:
-        """Read new records; cheap enough to be called many times a second."""
+        """Read new records. The call is cheap enough to be made many times a second."""
         if self._repeat is None:
             return
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -82,12 +82,13 @@ class RepeatDecision:
     def _take(self, record: Mapping[str, Any], repeat: Repeat) -> None:
         number = record.get("repeat")
         if record["name"] == repeat.metric and number is not None:
-            # Processes with a log of their own are distinguished by a label, so their number is removed here.
+            # Processes with a log of their own are distinguished by a label, so the process's number is
+            # removed from the source here.
             source = record["src"].partition("/")[0]
             series = json.dumps([source, record.get("labels")], sort_keys=True)
             self._values.setdefault(series, []).append((record["timestamp"], float(record["value"])))
         if record["src"] == "run" and number == self._complete:
-            # The records with source "run" are the last ones of a run.
+            # The records with source "run" are the last records of a run.
             self._complete += 1
             self._end_run(number, repeat)
 
@@ -104,7 +105,7 @@ class RepeatDecision:
         if repeat.decided_after is None or self._complete < repeat.decided_after:
             return
         assert repeat.until is not None
-        # Imported here, as below, because only `until` needs it.
+        # Imported here, because only `until` needs this module.
         from bai_agent.phases.enough import enough_runs
 
         found = enough_runs(
@@ -113,7 +114,7 @@ class RepeatDecision:
             until=repeat.until,
             least=repeat.decided_after // arms,
         )
-        # Decided only after whole blocks.
+        # A decision is made only after whole blocks.
         whole = self._complete % arms == 0
         word = {**found.as_table(), "runs": self._complete, "enough": found.enough and whole}
         write_json(self._rundir.repeat_word, word)
@@ -139,7 +140,7 @@ class RepeatProgress:
         self._next = 0.0
 
     def poll(self) -> None:
-        """Check for a new run; cheap enough to be called many times a second."""
+        """Check for a new run. The call is cheap enough to be made many times a second."""
         repeat, now = self._ctx.job.repeat, self._ctx.clock.monotonic()
         if repeat is None or now < self._next:
             return
@@ -153,7 +154,7 @@ class RepeatProgress:
 
 
 def repeat_outcomes(runs: RepeatedRuns) -> list[RepeatOutcome]:
-    """Return the outcomes of all started runs, including one whose preparation failed."""
+    """Return the outcomes of all started runs, including a run whose preparation failed."""
     outcomes = [_outcome_of(number, run.ended, run.time, run.arm) for number, run in enumerate(runs.measured)]
     step = runs.failed_step
     if step is not None and step.step == "prepare" and step.repeat is not None and not step.ended.was_stopped:
@@ -190,7 +191,8 @@ def repeat_here(ctx: RunContext) -> Repeat | None:
 def series_end(
     ctx: RunContext, ended: RunEnd, outcome: Outcome, sentence: str, *, cause: Cause | None
 ) -> tuple[Outcome, str]:
-    """Return this node's outcome and sentence. For a `[repeat]` job, they are about the series and name the run.
+    """Return this node's outcome and sentence. In a `[repeat]` job, outcome and sentence are about the
+    series, and the sentence names the run.
 
     ended: exit.json, the source of `outcome` and `sentence`. cause: the process that failed first in the first failed run, if known.
     """

@@ -1,6 +1,6 @@
-"""The network that NCCL and Open MPI chose, read from their own output.
+"""Finds the networks that NCCL and Open MPI chose, in their own output.
 
-NCCL reports it with NCCL_DEBUG=INFO, Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
+NCCL reports its network with NCCL_DEBUG=INFO, and Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
 `btl_base_verbose`. Only the beginning of the output is searched, because both choose a network before they
 compute.
 """
@@ -25,16 +25,16 @@ _LONGEST_LINE = 4096
 """Longest line that is searched for a report (bytes). Longer lines are skipped."""
 _PAUSE_SECONDS = 2.0
 _PROCESSES = 8
-"""Number of processes of a node whose output is searched if each has its own log. All processes make the same
-choice."""
+"""Number of processes of a node whose output is searched if each process has its own log. All processes make
+the same choice."""
 
 _MOST_WORDS = 32
-"""Largest number of networks of a library that are recorded. It is limited, because text that looks like a
-report may be the benchmark's own."""
+"""Largest number of networks of a library that are recorded. The number is limited, because text that looks
+like a report may be the benchmark's own."""
 
 _WORD = rb"[A-Za-z0-9_.;+-]"
 _NAME = rb"(" + _WORD + rb"(?:[ A-Za-z0-9_.;+-]{0,38}" + _WORD + rb")?)"
-"""A network's name as it is recorded. NCCL's plugins have names like "AWS Libfabric"."""
+"""Expression of a network's name in the record. NCCL's plugins have names like "AWS Libfabric"."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Phrase:
     literal: bytes
     """Text that a line must contain to be searched with the pattern."""
     pattern: bytes
-    """Compiled when a line contains the literal, because few jobs print it."""
+    """Expression that is compiled when a line contains the literal, because few jobs print the literal."""
     form: str
 
 
@@ -125,8 +125,8 @@ class TransportScan:
 
 
 def _piece(path: Path, start: int, size: int) -> bytes:
-    """Return a piece of a file. Empty if there is no regular file, because the benchmark may replace it by
-    anything."""
+    """Return a piece of a file. The piece is empty if there is no regular file, because the benchmark may
+    replace the file by anything."""
     with suppress(OSError), os.fdopen(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)
         return file.read(size)
@@ -143,7 +143,8 @@ class TransportLook:
         self._next = 0.0
 
     def __call__(self, *, ended: bool = False) -> None:
-        """Search the output, unless that was done just now. ended: whether the benchmark has ended."""
+        """Search the output, unless the output was searched just before. ended: whether the benchmark has
+        ended."""
         now = self._ctx.clock.monotonic()
         if now < self._next and not ended:
             return
@@ -156,8 +157,8 @@ class TransportLook:
             self._warn(library, words)
 
     def _logs(self) -> list[Path]:
-        """Return the files that may hold such reports: the output, and that of the first processes that
-        mpirun started on this node."""
+        """Return the files that may contain reports of networks: the benchmark's output, and the logs of the
+        first processes that mpirun started on this node."""
         rundir = self._ctx.rundir
         logs = process_logs(rundir.processes)[:_PROCESSES]
         return [rundir.kept_output, *(each.path for each in logs)]

@@ -1,6 +1,6 @@
 """Reads archives as a stream of members: tar (plain, gzip, bzip2, xz, zstd) and zip, recognised by content.
 
-The memory for decompression is bounded by our own limits instead of the sizes in a file's header.
+Our own limits, and not the sizes in a file's header, bound the memory for decompression.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
             metered.left = float("inf")
         if info is None:
             return
-        # tarfile keeps every member in this list, a kilobyte each.
+        # The list is cleared, because tarfile keeps every member in this list, which takes a kilobyte per
+        # member.
         tar.members = []  # type: ignore[attr-defined]
         yield ArchiveMember(
             name=info.name,
@@ -152,9 +153,9 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
 
 
 def _pass_over_content(tar: tarfile.TarFile) -> None:
-    """Skip the last member except one byte, which `next` needs.
+    """Skip the content of the last member except one byte, which `next` needs.
 
-    If the archive is truncated, tarfile would otherwise try to skip the full size in the header.
+    Without this step, tarfile would try to skip the full size in the header of a truncated archive.
     """
     stream = tar.fileobj
     assert stream is not None
@@ -334,7 +335,7 @@ class _Lzma:
         self._stream = None
 
     def _begin(self) -> bool:
-        """Begin the next stream; return False if there is none."""
+        """Begin the next stream; return False if the file has no further stream."""
         while True:
             self._ahead = self._ahead or self._file.read(_CHUNK)
             if not self._ahead:
@@ -363,7 +364,8 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 class _Zstd:
-    """A zstd stream. Its errors, of a different module in each Python, become ArchiveError."""
+    """A zstd stream. The stream's errors become ArchiveError, because each Python has them in a different
+    module."""
 
     def __init__(self, stream: IO[bytes], error: type[Exception]) -> None:
         self._stream = stream

@@ -1,4 +1,5 @@
-"""Brings one source: finds it at its origin, compares it with the files here, fetches, checks and unpacks it."""
+"""Brings one source to this machine. The source is found at its origin, compared with the files here,
+fetched, checked and unpacked."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class PullTask:
         return self.unpack_root if self.source.unpack is Unpack.IN_PLACE else self.target
 
     def landing_user(self) -> User | None:
-        """Return the user with whose rights the files are written: the benchmark's user if it can write there, else
-        None. Raises OSError."""
+        """Return the user with whose rights the files are written. This is the benchmark's user if that user
+        can write there, and None otherwise. Raises OSError."""
         root = self.target if self.source.unpack is Unpack.NO else self.unpack_root
         return self.user if self.user is not None and may_change(self.user, root) else None
 
@@ -144,13 +145,14 @@ def open_origin(source: Source, watch: PullWatch) -> Origin:
     scheme = SCHEMES.get(scheme_of(source.src))
     if scheme is None:
         raise PullError(f"{source_name(source.src)}: must be one of {schemes_text()}")
-    # Imported here, so that only jobs that use a protocol pay for its imports.
+    # Imported here, so that only jobs that use a protocol need its imports.
     kind: Callable[[Source, PullWatch], Origin] = resolve_name(f"bai_agent.pull.{scheme.origin}")
     return kind(source, watch)
 
 
 def _finished_before(before: object, user: User | None) -> Pulled | None:
-    """Return the manifest's entry if all its files are still in place. Sends no network request."""
+    """Return the source's entry in the manifest if all files of the entry are still in place. Sends no
+    network request."""
     if not isinstance(before, dict):
         return None
     try:
@@ -295,8 +297,8 @@ def _bring_archive(
     def keep(draft: PartialFile, arrived: Remote) -> None:
         # The archive is verified before the first member is written.
         draft.verify(size=_size(task, arrived), sums=task.sums)
-        # If others can write here, the name may refer to another file by now. The descriptor still refers to the
-        # file that was checked.
+        # If other users can write here, the name may already refer to another file. The descriptor still
+        # refers to the file that was checked.
         unpack(draft.path if landing.user is None else Path(f"/proc/self/fd/{draft.descriptor}"), landing)
         content.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
 

@@ -1,4 +1,5 @@
-"""An unfinished file. It is written under a temporary name and verified before it gets its final name."""
+"""Unfinished files, which are written under a temporary name and verified before they get their final
+name."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class PartialFile:
     path: Path
     descriptor: int
     user: User | None = None
-    """User whose rights are used to look up the file's name. None for the agent's own rights."""
+    """User whose rights are used to look up the file's name. None means the agent's own rights."""
 
     @property
     def size(self) -> int:

@@ -1,8 +1,9 @@
-"""http:// and https://: one file, with the standard library; resumed with a Range if the server supports it.
+"""Sources with http:// and https://. A source is one file, fetched with the standard library. A transfer is
+resumed with a Range if the server supports ranges.
 
-The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and in
-`no_proxy` the hosts that are contacted directly. Its entries are names (which include all their subdomains),
-addresses, and networks such as 10.0.0.0/8, each with an optional port, or `*`.
+The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and
+`no_proxy` names the hosts that are contacted directly. The entries of `no_proxy` are names (which include all
+their subdomains), addresses, and networks such as 10.0.0.0/8, each with an optional port, or `*`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _REFUSED_BY_PROXY = re.compile(r"Tunnel connection failed: (40[137])\b")
 
 
 class _PassingError(Exception):
-    """A temporary failure. Its message is the end of a sentence for the user. `pause_s`: pause that the server
-    requested (seconds)."""
+    """A temporary failure. The message is the end of a sentence for the user. `pause_s`: pause that the
+    server requested (seconds)."""
 
     def __init__(self, text: str, *, pause_s: float | None = None) -> None:
         super().__init__(text)
@@ -58,7 +59,8 @@ class _PassingError(Exception):
 
 
 class _StartOverError(Exception):
-    """The server does not have the requested range, so the bytes on disk are not the beginning of its file."""
+    """The server does not have the requested range, so the bytes on disk are not the beginning of the
+    server's file."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,13 @@ class _Answer:
     start: int
     """Offset of the body's first byte in the file."""
     size: int | None
-    """Size of the whole file. None if the server does not report it."""
+    """Size of the whole file. None if the server does not report the size."""
     tag: str | None
-    """Validator for resuming: a strong ETag, else Last-Modified."""
+    """Validator for resuming, which is a strong ETag, or Last-Modified if there is none."""
 
 
 class HttpOrigin:
-    """One URL."""
+    """Origin of a source that is one file at a URL."""
 
     def __init__(self, source: Source, watch: PullWatch) -> None:
         if source.directory:
@@ -154,7 +156,7 @@ class HttpOrigin:
 
     @contextmanager
     def _get(self, *, start: int, tag: str | None) -> Iterator[_Answer]:
-        """Request the file from `start` on, if it still has `tag`; follows redirects."""
+        """Request the file from `start` on, if the file still has `tag`. Redirects are followed."""
         parts = self._first
         for _ in range(_REDIRECTS):
             self._watch.check()
@@ -163,8 +165,8 @@ class HttpOrigin:
             with closing(connection):
                 with self._translated():
                     connection.connect()
-                # http.client drops its reference to the socket once the response has begun, but the socket must
-                # be closed even then.
+                # http.client drops its reference to the socket once the response has begun, but the socket
+                # must still be closed.
                 hang_up = partial(_hang_up, connection.sock)
                 with self._watch.interruptible(hang_up):
                     with self._translated():
@@ -216,8 +218,8 @@ class HttpOrigin:
                 f'{self._src}: the server sends it in a way that was not asked for (Transfer-Encoding "{transfer}")'
             )
         content = headers.get("Content-Encoding", "identity").strip().lower()
-        # Many servers send this header for an archive whose content is the plain file. A checksum detects the
-        # difference.
+        # Many servers send Content-Encoding for an archive whose content is the plain file. A checksum
+        # detects the difference.
         expected = self._source.sha256 or self._source.md5 or self._path.lower().endswith(_COMPRESSED)
         if content not in ("", "identity") and not expected:
             raise PullError(
@@ -328,7 +330,7 @@ def _headers(parts: SplitResult, *, start: int, tag: str | None) -> dict[str, st
 
 
 def _hang_up(waiting: socket.socket) -> None:
-    """Shut down this connection, so that a thread that waits for it wakes up."""
+    """Shut down this connection, so that a thread that waits for the connection wakes up."""
     # The server may have closed the connection already.
     with suppress(OSError):
         waiting.shutdown(socket.SHUT_RDWR)
@@ -348,7 +350,8 @@ class Proxy:
     host: str
     port: int
     headers: dict[str, str] = field(repr=False)
-    """Headers of each request to the proxy itself: credentials, if it has any."""
+    """Headers of each request to the proxy itself. They contain credentials if the proxy's address has
+    any."""
 
 
 def proxy_for(target: SplitResult) -> Proxy | None:
@@ -373,7 +376,8 @@ def proxy_for(target: SplitResult) -> Proxy | None:
 
 
 def basic_credentials(parts: SplitResult) -> str | None:
-    """Return the user and password of an address as a header value (RFC 7617); None if there are none."""
+    """Return the user and password of an address as a header value (RFC 7617); None if the address has no
+    user."""
     if parts.username is None:
         return None
     pair = b":".join(unquote_to_bytes(each) for each in (parts.username, parts.password or ""))
@@ -390,8 +394,8 @@ def _bypassed(host: str, port: int) -> bool:
 
 
 def _in_network(host: str) -> bool:
-    """Return whether a network in `no_proxy` contains `host`. The standard library only supports names and addresses
-    there."""
+    """Return whether a network in `no_proxy` contains `host`. The standard library only supports names and
+    addresses in `no_proxy`."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         for entry in urllib.request.getproxies().get("no", "").split(","):

@@ -1,8 +1,10 @@
-"""The record beside pulled data. It lists the files that bai placed and the progress of unfinished transfers.
+"""The record beside pulled data. The record lists the files that bai placed and the progress of unfinished
+transfers.
 
-It is a hidden, append-only file with one JSON object per line. The job that pulls there also locks it. A later job
-uses the record to reuse files that bai placed, and never replaces files that a user created or changed. Each line
-is written before its step (`put` precedes the rename), so that a kill leaves no file of unknown origin.
+The record is a hidden, append-only file with one JSON object per line. The job that pulls there also locks
+the file. A later job uses the record to reuse files that bai placed, and never replaces files that a user
+created or changed. Each line is written before its step (`put` precedes the rename), so that a kill leaves no
+file of unknown origin.
 
 A source must not contain a file with the name of a record (`is_record`). Anybody who can write to the folder can
 forge a record, so a record never replaces a checksum. A file is therefore hashed again, and an archive's record is
@@ -64,7 +66,7 @@ class PlacedFile:
     mtime_ns: int
     link: str | None = None
     tag: str | None = None
-    """Tag of the content at the origin: an ETag, or size and time of a local file."""
+    """Tag of the content at the origin, which is an ETag, or the size and time of a local file."""
     md5: str | None = None
     sha256: str | None = None
 
@@ -113,10 +115,10 @@ class PullRecord:
     older: dict[str, list[PlacedFile]] = field(default_factory=dict)
     begun: dict[str, PartialTransfer] = field(default_factory=dict)
     done: dict[str, SourceFacts] = field(default_factory=dict)
-    """Facts by source."""
+    """Finished sources with their properties."""
 
     def owner(self, root: Path, name: str) -> PlacedFile | None:
-        """Return the record of `name` below `root` if it is still our file; else None."""
+        """Return the record of `name` below `root` if the name is still our file; None otherwise."""
         current = self.puts.get(name)
         for put in ([current] if current else []) + self.older.get(name, []):
             if put.matches(root / name):
@@ -129,7 +131,7 @@ class PullRecord:
 
     def apply(self, line: dict[str, Any]) -> None:
         """Apply one line of the journal. The line's only key is its kind. Raises ValueError, TypeError or
-        KeyError if it is malformed."""
+        KeyError if the line is malformed."""
         kind = next((each for each in ("put", "begin", "part", "gone", "done") if each in line), None)
         if kind is not None:
             getattr(self, f"_{kind}")(line.pop(kind), **line)
@@ -167,7 +169,8 @@ class PullRecord:
 
 
 def read_record(path: Path) -> PullRecord:
-    """Return the record in `path`; an empty record if it does not exist. Raises PullError if it is damaged."""
+    """Return the record in `path`; an empty record if the file does not exist. Raises PullError if the file
+    is damaged."""
     record = PullRecord()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -220,7 +223,7 @@ class Journal:
         self._add({"put": name, **{key: value for key, value in vars(put).items() if value is not None}})
 
     def begin(self, name: str, *, tag: str | None, size: int | None, part_bytes: int) -> None:
-        """Announce a transfer from its start, which discards an earlier one."""
+        """Announce a transfer from its start, which discards an earlier transfer."""
         self._add({"begin": name, "tag": tag, "size": size, "part_bytes": part_bytes, "boot_id": boot_id()})
 
     def part(self, name: str, number: int) -> None:
@@ -236,8 +239,8 @@ class Journal:
         self._add({"done": src, **vars(facts)})
 
     def _add(self, line: dict[str, Any]) -> None:
-        # Escaped to ASCII, because a member's name may contain lone surrogates, which stand for bytes that are
-        # not UTF-8.
+        # The line is escaped to ASCII, because a member's name may contain lone surrogates, which stand for
+        # bytes that are not UTF-8.
         append_line(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
         self.record.apply(line)
 

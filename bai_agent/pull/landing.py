@@ -54,7 +54,7 @@ class Landing:
     ) -> None:
         self.root = root
         self.user = user
-        """User with whose rights all paths are accessed. None for the agent's own."""
+        """User with whose rights all paths are accessed. None means the agent's user."""
         self.src = src
         self.watch = watch
         self.tally = tally
@@ -66,8 +66,8 @@ class Landing:
 
     @_as_user
     def holds(self, remote: Remote) -> bool:
-        """Return whether `remote` is already in place, unchanged here and at the origin. If it is, it counts as
-        placed."""
+        """Return whether `remote` is already in place, unchanged here and at the origin. A file that is in
+        place counts as placed."""
         put = self._journal.record.puts.get(remote.name)
         if (
             put is None
@@ -150,8 +150,8 @@ class Landing:
             and is_there
         )
         if not resumes:
-            # Recorded before the file is emptied, so that a kill in between does not leave lost parts in the
-            # record.
+            # The start is recorded before the file is emptied, so that a kill in between does not leave lost
+            # parts in the record.
             self._journal.begin(name, tag=tag, size=size, part_bytes=part_bytes)
         descriptor = self._open_draft(path, os.O_RDWR | (0 if resumes else os.O_TRUNC))
         try:
@@ -180,8 +180,8 @@ class Landing:
         mode: int | None = None,
         mtime: float | None = None,
     ) -> None:
-        """Move a complete draft to its name. Permissions: the `mode` in the descriptor, else the argument `mode`,
-        else the default by the umask."""
+        """Move a complete draft to its name. The permissions are the `mode` in the descriptor. Without it,
+        they are the argument `mode`, or the default of the umask."""
         wanted = self._mode if self._mode is not None else mode
         if wanted is not None:
             os.fchmod(draft.descriptor, wanted)
@@ -246,7 +246,7 @@ class Landing:
         self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
 
     def forget(self, remote: Remote) -> None:
-        """Subtract an item from the counts, because it turned out not to be an object."""
+        """Subtract an item that turned out not to be an object from the counts."""
         if self.tally.total_objects is not None:
             self.tally.total_objects -= 1
         if remote.size and self.tally.total_bytes is not None:
@@ -258,7 +258,7 @@ class Landing:
 
     @_as_user
     def remove_stale(self) -> None:
-        """Remove files from earlier pulls that this source no longer contains, unless they were changed
+        """Remove files from earlier pulls that this source no longer contains, unless the files were changed
         since."""
         record = self._journal.record
         for name, put in list(record.puts.items()):

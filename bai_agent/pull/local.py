@@ -1,4 +1,5 @@
-"""file:///absolute/path: a file or a folder of this machine, copied (as a clone if the file system can)."""
+"""Sources with file:///absolute/path. A source is a file or a folder of this machine, which is copied, or
+cloned if the file system supports clones."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _NO_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EP
 
 
 class LocalOrigin:
-    """A file or folder."""
+    """Origin of a source that is a file or folder of this machine."""
 
     def __init__(self, source: Source, watch: PullWatch) -> None:
         self._src = source_name(source.src)
@@ -34,7 +35,7 @@ class LocalOrigin:
         self._path = path
         self._folder = source.directory or source.src.endswith("/")
         self.reader: User | None = None
-        """User with whose rights the source is read. None for the agent's own."""
+        """User with whose rights the source is read. None means the agent's user."""
 
     def survey(self) -> RemoteListing:
         """Return the file, or everything in the folder. Raises PullError."""
@@ -113,7 +114,7 @@ class LocalOrigin:
                 if not Path(target).is_absolute() and path.resolve().is_relative_to(self._path.resolve()):
                     yield Remote(name=name, key=entry.path, size=0, tag=f"link:{target}", link=target)
                     continue
-                status = path.stat()  # A link that leads out of the folder: its target is copied.
+                status = path.stat()  # for a link out of the folder, the target is copied
                 if not stat.S_ISREG(status.st_mode):
                     raise PullError(
                         f"{self._src}: {name} is a link to {target}, which is outside the folder and not a file; remove it"

@@ -13,7 +13,7 @@ from bai_agent.light_dataclass import dataclass
 class PullProgress:
     """Progress of one source. Content that was in place already counts as arrived.
 
-    The source's thread updates it, and a report gets a copy.
+    The source's thread updates the progress, and a report gets a copy.
     """
 
     src: str

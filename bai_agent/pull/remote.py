@@ -31,7 +31,7 @@ class Remote:
     """Key at the origin."""
     size: int | None
     tag: str | None
-    """Tag that changes with the content. None if there is none."""
+    """Tag that changes with the content. None if the origin has no tag."""
     mode: int | None = None
     link: str | None = None
     """Target of a symbolic link. None for a file."""
@@ -44,7 +44,7 @@ class RemoteListing:
     objects: tuple[Remote, ...]
     folder: bool
     here: Path | None = None
-    """Path of the source, if it is on this machine. None if it is elsewhere."""
+    """Path of the source, if the source is on this machine. None if the source is elsewhere."""
 
     def is_at(self, path: Path, *, user: User | None) -> bool:
         """Return whether `path`, looked up with the rights of `user`, is the source itself."""

@@ -1,5 +1,5 @@
-"""s3://bucket/key and s3://bucket/folder/: large objects are fetched in parallel ranges, small objects several
-at a time."""
+"""Sources with s3://bucket/key and s3://bucket/folder/. Large objects are fetched in parallel ranges, and
+several small objects are fetched at a time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ PART = 16 << 20
 RANGES = 16
 """Parts fetched at a time."""
 PIECE = 1 << 20
-"""Size of the pieces of a part (bytes) that one thread reads from the network and hands to another."""
+"""Size of the pieces of a part (bytes) that one thread reads from the network and passes to another
+thread."""
 OBJECTS = 64
 """Small objects fetched at a time."""
 PATIENCE = RetryPolicy(
     retries=9, retry_for=timedelta(minutes=3), silence=timedelta(seconds=30), request=timedelta(minutes=30)
 )
-"""Retries. If an endpoint does not answer at all, they take some 35 seconds with their pauses."""
+"""Retries of requests. If an endpoint does not answer at all, the retries and their pauses take about 35
+seconds."""
 
 
 class S3Origin:
-    """A key or a prefix in a bucket."""
+    """Origin of a source that is a key or a prefix in a bucket."""
 
     def __init__(self, source: Source, watch: PullWatch, *, part_bytes: int = PART) -> None:
         bucket, _, key = source.src[len("s3://") :].partition("/")
@@ -93,7 +95,8 @@ class S3Origin:
             denied = isinstance(error, obstore.exceptions.PermissionDeniedError)
             if not denied and not isinstance(error, FileNotFoundError):
                 raise _problem(self._src, error) from error
-            # A listing is sent because its response has a body with the reason. The response to HEAD has none.
+            # A listing is sent because its response has a body with the reason. The response to HEAD has no
+            # body.
             below = await self._list(missing=DENIED_OR_MISSING if denied else None)
             if below:
                 return RemoteListing(below, folder=True)
@@ -172,8 +175,9 @@ class S3Origin:
             arrived = draft.begun.parts
             landing.tally.bytes += sum(self._length(remote.size, number) for number in arrived)
             missing = iter([number for number in range(count) if number not in arrived])
-            # One thread writes while this one receives. Several threads would wait for the file's lock in the kernel.
-            # The thread ends before the draft is closed, so that it never writes into another file.
+            # One thread writes while this thread receives. Several threads would wait for the file's lock in
+            # the kernel. The thread ends before the draft is closed, so that it never writes into another
+            # file.
             with ThreadPoolExecutor(max_workers=1) as writer:
                 await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing, writer))
             await asyncio.to_thread(keep, draft, remote)

@@ -24,7 +24,8 @@ AT_A_TIME = 4
 _TICK_S = 0.1
 _REPORT_EVERY_S = 1.0
 _LAST_WAIT_S = 5.0
-"""Seconds to wait for threads to end. A thread that is stuck in a DNS query after that does no further work."""
+"""Seconds to wait for threads to end. A thread that is still stuck in a DNS query after this time does no
+further work."""
 
 
 def pull(

@@ -1,9 +1,10 @@
-"""Unpacks an archive into a folder, member by member. A member that would be written outside the folder is an error that names
-it.
+"""Unpacks an archive into a folder, member by member. A member that would be written outside the folder is an
+error. The error names the member.
 
-An archive may contain a link and then a member "below" that link, or a link whose target leads through other links. A harmless
-name then leads out of the folder. `MemberTree` therefore resolves links without touching the disk. Links are created after all
-other members, so nothing is ever written through a link.
+An archive may contain a link and then a member "below" that link, or a link whose target leads through other
+links. In such an archive, a harmless name leads out of the folder. `MemberTree` therefore resolves links
+without touching the disk. Links are created after all other members, so nothing is ever written through a
+link.
 
 After a kill, the next attempt starts again with the first member and replaces existing members with the same content.
 """
@@ -51,7 +52,7 @@ class MemberTree:
         return self._walk([], parts, follow=follow)
 
     def add_link(self, place: str, target: str) -> None:
-        """Add a symbolic link. Raises UnsafeMemberError if it leads out of the folder."""
+        """Add a symbolic link. Raises UnsafeMemberError if the link leads out of the folder."""
         if "\0" in target:
             raise UnsafeMemberError("its target holds a NUL character")
         self._require_inside(place, target)

@@ -75,11 +75,11 @@ def install_requirements(
 ) -> None:
     """Install the job's requirements file into `rundir.venv`, unless that was done before.
 
-    cache: folder of cached venvs (`bai_agent.requirements.venv_cache`). `rundir.venv` is a link to one of them if the
-    requirements name only packages of an index, since only then the same text means the same venv. deadline: on the
-    monotonic clock. pip's output goes to requirements.log. Returns early if `stopping()`. All of it runs as the
-    benchmark's user, since installed packages may run code of their own. Raises PullError with pip's last lines,
-    SetupError.
+    cache: folder of cached venvs (`bai_agent.requirements.venv_cache`). `rundir.venv` is a link to a cached
+    venv if the requirements name only packages of an index, because only such a text always means the same
+    venv. deadline: on the monotonic clock. pip's output goes to requirements.log. Returns early if
+    `stopping()`. The whole installation runs as the benchmark's user, because installed packages may run code
+    of their own. Raises PullError with pip's last lines, SetupError.
     """
     assert job.benchmark.requirements is not None
     user = find_user(job.benchmark.user)
@@ -126,11 +126,11 @@ def install_requirements(
 def _kept_venv(
     cache: Path, python: str, requirements: Path, *, env: Mapping[str, str], run: _Runner
 ) -> CachedVenv | None:
-    """Return the cached venv that all jobs with the same installation share; None if it cannot be
+    """Return the cached venv that all jobs with the same installation share; None if that venv cannot be
     determined."""
     texts = index_requirements(requirements)
     configuration = _pip_configuration(env)
-    # pip counts packages on PYTHONPATH as installed, and these may change.
+    # pip counts packages on PYTHONPATH as installed, and such packages may change.
     path = [each for each in env.get("PYTHONPATH", "").split(":") if each and each != str(STARTUP)]
     if texts is None or configuration is None or path:
         return None
@@ -149,7 +149,8 @@ def _kept_venv(
 
 
 def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> bool:
-    """Make `rundir.venv` a link to a cached venv, which is created if needed; return False if the cache cannot be used."""
+    """Make `rundir.venv` a link to a cached venv. The venv is created if needed. Return False if the cache
+    cannot be used."""
     try:
         with kept.lock(waiting=run.may_wait):
             if not kept.is_complete():
@@ -172,7 +173,8 @@ def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, 
 
 
 def _pip_configuration(env: Mapping[str, str]) -> list[str] | None:
-    """Return all settings of the user that tell pip where packages come from; None if one is a folder, which may change."""
+    """Return all settings of the user that tell pip where packages come from; None if a setting names a
+    folder, because the folder's content may change."""
     variables = sorted(f"{name}={value}" for name, value in env.items() if name.startswith("PIP_"))
     home = env.get("HOME", "/")
     files = [Path(each.replace("~", home, 1)) for each in _PIP_FILES]
@@ -213,12 +215,12 @@ def _remove(venv: Path, user: User | None) -> None:
                 shutil.rmtree(each)
             else:
                 each.unlink()
-    # Its name is in a folder of ours.
+    # The folder of the venv is removed with our own rights, because its name is in a folder of ours.
     venv.rmdir()
 
 
 def discard_requirements(rundir: RunDir) -> None:
-    """Delete what `install_requirements` made, once the run no longer needs it: it may be hundreds of MB.
+    """Delete what `install_requirements` made, which may be hundreds of MB, after the run no longer needs it.
 
     requirements.log remains as a record. Files that cannot be deleted stay, with a warning in the log.
     """
@@ -234,7 +236,7 @@ def discard_requirements(rundir: RunDir) -> None:
 
 
 def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None:
-    """Create `venv`, which does not exist."""
+    """Create `venv`, which must not exist."""
     run.mark(venv)
     about = _describe(python, run)
     run(
@@ -248,7 +250,7 @@ def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None
         with user_rights(run.user):
             (packages,) = venv.glob("lib/python*/site-packages")
             (packages / "parent_venv.pth").write_text("".join(lines))
-    # Only checks that pip exists, because pip's own start takes as long as most installations.
+    # The command only checks that pip exists, because pip's own start takes as long as most installations.
     if not run.succeeds([inside, "-c", "import pip.__main__"]):
         minor = about.version.rpartition(".")[0]
         run(
@@ -268,7 +270,7 @@ def _describe(python: str, run: _Runner) -> PythonDescription:
 
 
 class _Runner:
-    """Runs commands one after the other, within the deadline, into one log."""
+    """Runs commands one after the other, within the deadline. Their output goes into one log."""
 
     def __init__(
         self,
@@ -297,7 +299,7 @@ class _Runner:
         return time.monotonic() < self._deadline and not self._stopping()
 
     def check(self) -> None:
-        """Raise Stopped or PullError if there is no time left."""
+        """Raise Stopped if the run must end, and PullError if no time is left."""
         if self._stopping():
             raise Stopped
         if not self.may_wait():
@@ -334,7 +336,7 @@ class _Runner:
         return code == 0
 
     def _last_lines(self) -> str:
-        """Return the errors in a command's output, else its last lines."""
+        """Return the errors in a command's output. Without errors, return the output's last lines."""
         text = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
@@ -343,10 +345,11 @@ class _Runner:
 
 
 def index_requirements(path: Path) -> list[tuple[str, str]] | None:
-    """Return name and text of the requirements file and all included files, if they name only packages of an index.
+    """Return name and text of the requirements file and all included files, if these files name only packages
+    of an index.
 
-    None if they name anything with a content that the text does not determine (a path, an address, a checkout, a
-    folder of archives, a variable), or if one of them cannot be read.
+    None if the files name anything with a content that the text does not determine (a path, an address, a
+    checkout, a folder of archives, a variable), or if one of the files cannot be read.
     """
     found: dict[Path, str] = {}
     waiting = [path]

@@ -7,8 +7,8 @@
           <key>.users/  the run directories that use it
 ```
 
-The cache decides what the next benchmark runs, so a cache that another user could have written is not used: a home folder
-that root inherited (`sudo -E`), or a cache that several users share.
+The cache decides what the next benchmark runs, so a cache that another user could have written is not used.
+Examples are a cache in a home folder that root inherited (`sudo -E`), and a cache that several users share.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CachedVenv:
             yield
 
     def is_complete(self) -> bool:
-        """Return whether it exists and has exactly the files of its installation, unchanged."""
+        """Return whether the environment exists and has exactly the files of its installation, unchanged."""
         known = read_json(self._mark)
         return (
             known is not None
@@ -76,11 +76,11 @@ class CachedVenv:
         )
 
     def complete(self) -> None:
-        """Mark it as complete."""
+        """Mark the environment as complete."""
         write_json(self._mark, {"files": digest_files(self.venv)})
 
     def use(self, rundir: RunDir) -> None:
-        """Mark it as used by this run."""
+        """Mark the environment as used by this run."""
         self._users.mkdir(exist_ok=True)
         mark = self._users / _name_of(rundir)
         mark.touch(mode=0o600)
@@ -88,7 +88,7 @@ class CachedVenv:
         os.utime(self._mark)
 
     def in_use(self) -> bool:
-        """Return whether a living agent or benchmark uses it."""
+        """Return whether a living agent or benchmark uses the environment."""
         with suppress(FileNotFoundError):
             for user in self._users.iterdir():
                 rundir = RunDir(Path(os.fsdecode(user.read_bytes()))).newest_generation()
@@ -97,14 +97,15 @@ class CachedVenv:
         return False
 
     def last_used(self) -> int:
-        """Return the time of its last use (ms UTC); for one that was never completed, of its beginning."""
+        """Return the time of the environment's last use (ms UTC). For an environment that was never
+        completed, return the time at which its creation began."""
         for path in (self._mark, self.venv):
             with suppress(OSError):
                 return path.stat().st_mtime_ns // 1_000_000
         return now_ms()
 
     def remove(self) -> None:
-        """Delete it; its lock must be held. Raises OSError."""
+        """Delete the environment. Its lock must be held. Raises OSError."""
         self._mark.unlink(missing_ok=True)
         if self.venv.exists():
             shutil.rmtree(self.venv)

@@ -17,8 +17,8 @@ from bai_agent.runtime.poller import polling
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
-"""Seconds between two heartbeats. If the last heartbeat is older than four times this, the agent counts as
-dead."""
+"""Seconds between two heartbeats. If the last heartbeat is older than four times this interval, the agent
+counts as dead."""
 
 _CLAIMING_SECONDS = 0.5
 _POLL_SECONDS = 0.05
@@ -35,8 +35,8 @@ def heartbeat(ctx: RunContext) -> Iterator[None]:
         nonlocal waits
         life = {"time": now_ms(), "pid": os.getpid(), "phase": ctx.phase}
         elsewhere = ctx.node_store if ctx.uploader is not None else None
-        # The store can only be written after this node has claimed its part. Until then, try often, so that the
-        # store gets its first heartbeat early.
+        # The store can only be written after this node has claimed its part of the store. Before that,
+        # heartbeats are tried often, so that the store gets its first heartbeat early.
         waits = ctx.node_store is not None and elsewhere is None
         write_json(ctx.rundir.heartbeat, life)
         if elsewhere is not None:

@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bai_agent.run.extractor")
 
-# Options, which precede the run directory, and the signal with which the agent controls the process.
+# Options, which precede the run directory on the command line, and the signal with which the agent controls
+# the process.
 _PARENT = "--parent="
 """Process id of the parent. The extractor process ends when its parent ends."""
 _NODE = "--node="
 """Number of the node whose output is searched (default: 0)."""
 CAREFUL = "--careful"
-"""Record and time each search."""
+"""Option to record and time each search."""
 BLAME = "--blame"
-"""Disable the search during which the previous process was killed."""
+"""Option to disable the search during which the previous process was killed."""
 SECRETS = "--secrets"
-"""Standard input is a JSON list of texts that must not be quoted."""
+"""Option that says that standard input is a JSON list of texts that must not be quoted."""
 NO_QUOTES = "--no-quotes"
-"""Do not quote the benchmark's output."""
+"""Option not to quote the benchmark's output."""
 LEAVE_REST = signal.SIGUSR1
-"""Signal to skip the remaining output. It is not SIGTERM, because all processes get SIGTERM when a machine
-shuts down, and the benchmark may still print then.
+"""Signal to skip the remaining output. SIGTERM is not used, because all processes get SIGTERM when a machine
+shuts down, while the benchmark may still print.
 """
 
 _FIRST_PAUSE = 0.1
@@ -55,7 +56,7 @@ _TICK = 0.01
 _PROGRESS_LOOK = 0.25
 
 _LIVED = 10.0
-"""Seconds after which a process counts as working. The next restart then has the shortest pause again."""
+"""Seconds after which a process counts as working, so that the next restart has the shortest pause again."""
 _PR_SET_PDEATHSIG = 1
 _LOCK_SECONDS = 5.0
 """Seconds to wait for the lock of a process that is ending."""
@@ -68,7 +69,7 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
     `watchdog.py` explains the flags. After the timer's signal, no flags are followed by `--careful`, and
     `--careful` by `--blame`. Any other end clears the flags.
     """
-    # Imported here, as in `_progress`, because this module imports all readers of numbers.
+    # Imported here, because this module imports all readers of numbers.
     from bai_agent.metrics.search_limit import ENDS_WITH
 
     if returncode != -ENDS_WITH:
@@ -103,10 +104,10 @@ class ExtractorProcess:
         return self._child.pid if self._child else None
 
     def start(self, *, secrets: Sequence[str] | None = ()) -> None:
-        """Start the process unless it runs already.
+        """Start the process unless the process already runs.
 
         secrets: texts that the process must not quote from the benchmark's output. None: the secrets are
-        unknown, so it quotes nothing.
+        unknown, so the process quotes nothing.
         """
         self._wanted = True
         self._secrets = secrets
@@ -114,7 +115,8 @@ class ExtractorProcess:
             self._spawn()
 
     def poll(self) -> None:
-        """Restart the process if it died before its work was done. Cheap enough to be called many times a second."""
+        """Restart the process if it died before its work was done. The call is cheap enough to be made many
+        times a second."""
         if not self._wanted:
             return
         if self._child is None:
@@ -141,7 +143,7 @@ class ExtractorProcess:
         )
 
     def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Wait until everything is extracted; return whether it is.
+        """Wait until everything is extracted; return whether everything was extracted.
 
         The wait also ends when `over()` returns True, or after STALL_SECONDS without progress.
         """
@@ -162,8 +164,8 @@ class ExtractorProcess:
         return True
 
     def finish_early(self, *, within: float) -> bool:
-        """Make the process skip the rest of the output and record its size in `extracted.json`; return whether
-        it did so.
+        """Make the process skip the rest of the output and record the size of that rest in `extracted.json`;
+        return whether the process did so.
 
         The process is killed after `within` seconds.
         """
@@ -254,7 +256,7 @@ def main() -> int:
     from bai_agent.metrics.process import Extractor
     from bai_agent.metrics.watchdog import blame
 
-    # Without argparse, whose import takes as long as the extraction of thousands of lines.
+    # argparse is not used, because its import takes as long as the extraction of thousands of lines.
     *options, folder = sys.argv[1:]
     parents = _numbers(options, _PARENT)
     node = max(_numbers(options, _NODE), default=0)

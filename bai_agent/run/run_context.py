@@ -57,7 +57,7 @@ the shutdown."""
 
 def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
     """Return an uploader, without starting it."""
-    # Imported here because it loads the modules for S3.
+    # Imported here because this module loads the modules for S3.
     from bai_agent.sinks.job_store.uploader import StoreUploader
 
     return StoreUploader(node_store, rundir)
@@ -108,11 +108,11 @@ class RunContext:
     node_store: NodeStore | None = None
     """This node's part of the job store. None if the run directory is the store itself."""
     monitor: PeerMonitor | None = None
-    """Monitor of the other nodes of a fixed job. None if it has one node."""
+    """Monitor of the other nodes of a fixed job. None if the job has one node."""
     elastic: ElasticMonitor | None = None
     """Monitor of the nodes of an elastic job."""
     uploader: StoreUploader | None = None
-    """Uploader to the store, once this node has claimed its part of it."""
+    """Uploader to the store. None until this node has claimed its part of the store."""
     sinks: list[Sink] = field(default_factory=list)
     """Running sinks, including `uploader`."""
     sinks_started: bool = False
@@ -120,50 +120,52 @@ class RunContext:
     role: Role = Role.COMPUTE
     """This node's part in the job, known once the nodes have met."""
     is_served: bool = False
-    """Whether the other nodes only serve this one, so that they end after this node's benchmark."""
+    """Whether the other nodes only serve this node, so that they end after this node's benchmark."""
     probe: EnvironmentProbe | None = None
-    """Probe of the machine. Not started if the benchmark was started before."""
+    """Probe of the machine. The probe is not started if the benchmark was started before."""
     prepared_shim: PreparedShim | None = None
     """Shim that is started in advance and waits for the benchmark's command. None if the benchmark was started
     before."""
     when_started: Callable[[RunContext], None] = lambda _: None
-    """Called after the benchmark has started."""
+    """Function that is called after the benchmark has started."""
     port: socket.socket | None = None
-    """Socket that holds the port that was published to the other nodes."""
+    """Socket that reserves the port that was published to the other nodes."""
     agent_port: socket.socket | None = None
-    """Socket that holds the port for questions of other nodes' agents. It listens after the job's key is
-    known."""
+    """Socket that reserves the port for questions of other nodes' agents. The socket listens after the job's
+    key is known."""
     answers: bool = False
     """Whether `agent_port` listens."""
     checkpoints: KeepsCheckpoints | None = None
     """Thread that saves the checkpoints of a generation, on the node of group rank 0."""
     begins_with: str | None = None
-    """Name of the checkpoint that the leader of an elastic job chose for this generation. None if there is none."""
+    """Name of the checkpoint that the leader of an elastic job chose for this generation. None if the leader
+    chose no checkpoint."""
     resumed: str = ""
-    """Name of the checkpoint from which this generation continues; empty if there is none."""
+    """Name of the checkpoint from which this generation continues; empty if the generation begins without a
+    checkpoint."""
     shared_checkpoints: Sequence[str] = ()
     """Non-empty folders of earlier generations, newest first, if all nodes share them."""
     restored: CheckpointMarker | None = None
     """The restored checkpoint, if this agent restored it."""
     supervisor: AdaptdlSupervisor | None = None
-    """Supervisor of AdaptDL's replicas. None if the strategy has none."""
+    """Supervisor of AdaptDL's replicas. None if the strategy has no supervisor."""
     alone: Sequence[Announcement] = ()
     """Locks that keep other exclusive jobs off this machine."""
     clock: Clock = CLOCK
     new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = new_uploader
     wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine
-    """Function that waits until the machine is ready or its first argument returns True. It returns
-    warnings."""
+    """Function that waits until the machine is ready or the function's first argument returns True. The
+    function returns warnings."""
     phase: str = "prepare"
     reason: StopReason | None = None
-    """Reason why the run ended before its benchmark. None if it did not."""
+    """Reason why the run ended before its benchmark. None if the run did not end before."""
     between_generations: bool = False
     """Whether the run ended between two generations, after a failure and before the restart."""
     cut_short: dict[str, float] = field(default_factory=dict)
-    """The interrupted phase, with its duration until then (seconds)."""
+    """The interrupted phase, with its duration until the interruption (seconds)."""
     outcome: Outcome = Outcome.AGENT_ERROR
     umask: int = 0o022
-    """The caller's umask, used for the benchmark if it runs as the same user."""
+    """The caller's umask, which is used for the benchmark if the benchmark runs as the same user."""
     runs_python: bool = False
     """Whether a Python was seen among the benchmark's processes."""
     static_program: str | None = None
@@ -195,7 +197,7 @@ class RunContext:
 
     @property
     def scripts(self) -> Path | None:
-        """Folder of the scripts. None if the job has none."""
+        """Folder of the scripts. None if the job has no scripts."""
         return scripts_folder(self.job, self.rundir)
 
     def sink_errors(self) -> dict[str, str | None]:
@@ -235,8 +237,8 @@ class RunContext:
                 self.warn(warning)
 
     def warn_once(self, message: str) -> bool:
-        """Add a warning unless this agent or an earlier one has already done so; return whether this call
-        did."""
+        """Add a warning unless this agent or an earlier agent has already added it; return whether this call
+        added the warning."""
         is_new = all(each.message != message for each in self.events.of(WarningEvent))
         if is_new:
             self.warn(message)
@@ -249,8 +251,8 @@ class RunContext:
         """Return when this or an earlier agent began a phase (this boot's monotonic clock). None if no agent
         began it.
 
-        After a reboot, only the time of day can be used. Within a boot it is not used, because it may have been
-        changed.
+        After a reboot, only the time of day can be used. Within a boot, the time of day is not used, because
+        it may have been changed.
         """
         boot = None
         for event in self.events.seen:
@@ -263,7 +265,7 @@ class RunContext:
         return None
 
     def seconds_since(self, phase: str) -> float | None:
-        """Return how long ago a phase began (seconds); None if it has not begun."""
+        """Return how long ago a phase began (seconds); None if the phase has not begun."""
         began = self.began(phase)
         return None if began is None else round(self.clock.monotonic() - began, 3)
 
@@ -285,15 +287,15 @@ class RunContext:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
         now, taken_away = self.clock.monotonic(), self.watch.deadline()
         if taken_away is not None:
-            # Only half of the time, because artifacts and the result are sent after the records.
+            # Only half of the time is used, because artifacts and the result are sent after the records.
             seconds = min(seconds, max(0.0, (taken_away - now) / 2))
         return now + seconds
 
     def grace(self) -> timedelta:
         """Return the time from SIGTERM to SIGKILL for the benchmark.
 
-        If it is known when the machine will be taken away, this is the remaining time minus the time for
-        draining.
+        If the time at which the machine will be taken away is known, the grace period is the remaining time
+        minus the time for draining.
         """
         wanted = self.job.limits.grace
         if self.goes_down:

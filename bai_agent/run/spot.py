@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 PAUSE_S = 5.0
 """Seconds between two checks, as AWS advises."""
 _LONGEST_NOTICE_S = 120.0
-"""Longest time from a notice to the interruption (seconds). The computed time is limited to this, because a
-slow clock would give more."""
+"""Longest time from a notice to the interruption (seconds). The computed time is limited to this value,
+because a slow clock would give a longer time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,8 @@ class SpotNotice(Poller):
     """Checks for notices on a thread of its own, because the metadata service may be slow. The thread ends at once if the
     instance is not a spot instance.
 
-    warn: called once with a rebalance recommendation, on the thread that queries the stop reason.
+    warn: function that is called once with a rebalance recommendation, on the thread that queries the stop
+    reason.
     """
 
     def __init__(

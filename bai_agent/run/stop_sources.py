@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOW_DISK_BYTES = 4 * 2**20
-"""If the run directory's file system has fewer free bytes than this, the run ends. There is then still room for its
-result."""
+"""Number of free bytes on the run directory's file system below which the run ends. At this number, there is
+still room for the run's result."""
 
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of the cancel file, or of the disk."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 10.0
-"""Bounds of the random pause between two requests to the job store (seconds). It is random so that the nodes of a job do
-not send their requests together."""
+"""Bounds of the random pause between two requests to the job store (seconds). The pause is random so that the
+nodes of a job do not send their requests together."""
 FIRST_ANSWER_S = 3.0
-"""Seconds to wait for the first answer. A reachable store answers in a fraction of a second."""
+"""Seconds to wait for the store's first answer. A reachable store answers in a fraction of a second."""
 _LEAVE_SECONDS = 15.0
 """Longest time for which a node that will lose its machine waits for the decision on the next generation
 without it (seconds)."""
@@ -62,8 +62,8 @@ def stop_sources(
 ) -> list[StopSource]:
     """Return the sources of this run, in the order in which they are asked.
 
-    cancelled: see `Cancel`. spot: EC2's notices, if this machine is a spot instance. peers: monitor of the other nodes, if
-    there are any. elastic: the same monitor, if the job is elastic.
+    cancelled: see `Cancel`. spot: EC2's notices, if this machine is a spot instance. peers: monitor of the
+    other nodes, if the job has other nodes. elastic: the same monitor, if the job is elastic.
     """
     if spot is not None and elastic is not None:
         spot = LeavesByNotice(spot, elastic)
@@ -113,13 +113,13 @@ class Signals:
 
 
 class LeavesByNotice:
-    """A notice that this node of an elastic job will lose its machine. The node continues until the others have
-    decided on a generation without it."""
+    """A notice that this node of an elastic job will lose its machine. The node continues until the other
+    nodes have decided on a generation without this node."""
 
     def __init__(self, notice: StopSource, elastic: ElasticMonitor, *, clock: Clock = CLOCK) -> None:
         self._notice, self._elastic, self._clock = notice, elastic, clock
         if isinstance(notice, Poller):
-            # Several machines often get notices at the same time, which then count as one change.
+            # Several machines often get notices at the same time, and such notices count as one change.
             elastic.when_woken = notice.look_now
         self._noticed: float | None = None
 
@@ -139,8 +139,8 @@ class LeavesByNotice:
 
 
 class MaxRuntime:
-    """`limits.max_runtime`. It is not applied on a node that only serves another one, because this node starts earlier and the other
-    one ends in time."""
+    """The limit `limits.max_runtime`. A node that only serves another node does not apply the limit, because
+    the serving node starts earlier and the other node ends in time."""
 
     def __init__(self, limits: Limits, *, peers: NodeMonitor | None = None) -> None:
         self._limit = limits.max_runtime
@@ -165,8 +165,8 @@ def no_output_reason(limit: timedelta) -> StopReason:
 
 
 class NoOutput:
-    """`limits.no_output`: ends the run if the benchmark printed and emitted nothing for this time, on all nodes
-    of the job."""
+    """The limit `limits.no_output`. The run ends if the benchmark printed and emitted nothing for this time,
+    on all nodes of the job."""
 
     def __init__(
         self, limits: Limits, rundir: RunDir, *, peers: NodeMonitor | None = None, clock: Clock = CLOCK
@@ -237,7 +237,8 @@ class _ProcessLogs:
         self._found = (0, 0)
 
     def look(self) -> tuple[int, int]:
-        """Return the total size of the logs and the time of the last change (ns); zeros if there are none."""
+        """Return the total size of the logs and the time of the last change (ns); zeros if there are no
+        logs."""
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
             with suppress(FileNotFoundError, NotADirectoryError), user_rights(folder_owner(self._folder)):
@@ -252,7 +253,8 @@ class _ProcessLogs:
 class Cancel:
     """A request to cancel the job, in a file of the run directory or in the job store.
 
-    cancelled: returns without delay whether the store has a cancel request; may raise StoreError.
+    cancelled: function that returns without delay whether the store has a cancel request; may raise
+    StoreError.
     """
 
     def __init__(self, rundir: RunDir, *, cancelled: Callable[[], bool], clock: Clock = CLOCK) -> None:
@@ -305,8 +307,8 @@ class CancelLook(Poller):
     def cancelled(self) -> bool:
         """Return the last answer. Only the first call waits for an answer, for up to `first_answer_s`.
 
-        Without this wait, a benchmark that was cancelled before its machine was ready would still start, and a short one would
-        succeed.
+        Without a wait, a benchmark that was cancelled before its machine was ready would still start, and a
+        short benchmark would succeed.
         """
         if not self._looked.wait(self._first_answer_s):
             self._looked.set()
@@ -324,7 +326,7 @@ class CancelLook(Poller):
 class DiskFull:
     """Ends the run if less than `LOW_DISK_BYTES` is left on the run directory's file system.
 
-    free_bytes: works like the function `free_bytes` of this module.
+    free_bytes: function that works like `free_bytes` of this module.
     """
 
     def __init__(

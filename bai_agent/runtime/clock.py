@@ -34,8 +34,8 @@ CLOCK = Clock()
 
 
 def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name: str) -> T | None:
-    """Return the result of `work`, or None if `over()` returns True before. In that case `work` continues in
-    the background.
+    """Return the result of `work`, or None if `over()` returns True before `work` ends. In that case, `work`
+    continues in the background.
 
     Raises the error of `work`.
     """
@@ -46,8 +46,8 @@ def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name:
         try:
             done.append(work())
         except BaseException as error:
-            # BaseException, because obstore's panics are BaseExceptions and must not disappear with this
-            # thread.
+            # BaseException is caught, because obstore's panics are BaseExceptions and must not disappear with
+            # this thread.
             failed.append(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)

@@ -1,6 +1,6 @@
 """The history of a run: `events.jsonl`, to which the agent appends one JSON object per line.
 
-It is also the agent's memory: a restarted agent reads which phases have finished.
+The history is also the agent's memory, because a restarted agent reads which phases have finished.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _COMMON = ("time", "type")
 
 
 class EventLog:
-    """Appends events and keeps them in memory. An event is written to the file completely or not at all."""
+    """Appends events to the file and caches them in memory. An event is written to the file completely or not
+    at all."""
 
     def __init__(
         self, path: Path, *, redactor: Redactor | None = None, clock: Callable[[], int] = now_ms
@@ -41,7 +42,7 @@ class EventLog:
         more."""
 
     def add(self, event: RunEvent) -> None:
-        """Append an event with the current time. The event is in `seen` even if this raises OSError."""
+        """Append an event with the current time. The event is in `seen` even if `add` raises OSError."""
         table = {**event_table(event), "time": self._clock()}
         line = json.dumps(
             self._redactor.redact_all(table, own_levels=1) | {"type": event.type}, ensure_ascii=False

@@ -18,21 +18,21 @@ class OpenFile:
         self._descriptor = -1
 
     def stat(self) -> os.stat_result | None:
-        """Return the status of the file, under any name; None while it has not existed."""
+        """Return the status of the file, under any name; None until the file has existed."""
         if self._descriptor < 0:
             with suppress(FileNotFoundError, NotADirectoryError):
-                # O_NONBLOCK, because a benchmark may put a FIFO there, and opening it would wait for its
-                # writer.
+                # O_NONBLOCK is set, because a benchmark may put a FIFO there, and opening a FIFO would wait
+                # for its writer.
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return None if self._descriptor < 0 else os.fstat(self._descriptor)
 
     def size(self) -> int:
-        """Return the file's size (bytes); 0 while it has not existed."""
+        """Return the file's size (bytes); 0 until the file has existed."""
         status = self.stat()
         return 0 if status is None else status.st_size
 
     def link_again(self) -> None:
-        """Give the file its name back. Raises OSError, for example if it has no name left at all."""
+        """Restore the file's name. Raises OSError, for example if the file has no name left."""
         self.stat()
         link_descriptor(self._descriptor, self._path)
 

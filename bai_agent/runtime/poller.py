@@ -1,4 +1,4 @@
-"""Calls a function at intervals on a thread of its own, because a call may hang as long as the network does."""
+"""Calls a function at intervals on a separate thread, because a call may hang as long as the network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Poller(threading.Thread):
     def __init__(
         self, look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str
     ) -> None:
-        """pause_s: returns the seconds until the next call. failure: text of the log about a failed call."""
+        """pause_s: function that returns the seconds until the next call. failure: text of the log about a
+        failed call."""
         super().__init__(name=name, daemon=True)
         self._look = look
         self._pause_s = pause_s
@@ -64,8 +65,8 @@ class Poller(threading.Thread):
 def polling(
     look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str, join_s: float | None
 ) -> Iterator[None]:
-    """Call `look` at intervals while the block runs. Then wait for the last call, up to `join_s` seconds (None:
-    without a limit)."""
+    """Call `look` at intervals while the block runs. After the block, wait for the last call, up to `join_s`
+    seconds (None: without a limit)."""
     poller = Poller(look, name=name, pause_s=pause_s, failure=failure)
     poller.start()
     try:

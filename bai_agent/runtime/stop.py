@@ -1,4 +1,4 @@
-"""Queries a list of sources whether, and why, a run must end early."""
+"""Queries a list of sources to find out whether, and why, a run must end early."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class StopReason:
     deadline: float | None = None
     """Time at which the machine is taken away (`time.monotonic()`). None if only the job's limits apply."""
     by_store: bool = False
-    """Whether the job store reported it. The store is reachable then, and the result is awaited there."""
+    """Whether the job store reported the reason. If so, the store is reachable, and the result is awaited
+    there."""
 
 
 class RunEndedError(Exception):
@@ -35,7 +36,7 @@ class RunEndedError(Exception):
 
     @classmethod
     def of(cls, outcome: Outcome, message: str) -> RunEndedError:
-        """Return the end with this reason."""
+        """Return the error for a run that ended for this reason."""
         return cls(StopReason(outcome, message))
 
 
@@ -45,8 +46,8 @@ class StopSource(Protocol):
     def reason(self, running_s: float | None) -> StopReason | None:
         """Return the reason to end the run, or None.
 
-        running_s: seconds since the benchmark's start; None if it has not started, or has ended. It is called several
-        times a second, so slow checks must run on a thread of their own.
+        running_s: seconds since the benchmark's start; None if the benchmark has not started, or has ended.
+        `reason` is called several times a second, so slow checks must run on a thread of their own.
         """
         ...
 
@@ -56,7 +57,7 @@ class OfGeneration(Protocol):
     """A source that judges each generation separately."""
 
     def begin_generation(self, rundir: RunDir) -> None:
-        """Forget the previous generation. The files of the next one are in `rundir`."""
+        """Forget the previous generation. The files of the next generation are in `rundir`."""
         ...
 
 
@@ -72,7 +73,8 @@ class StopMonitor:
         self._next_look = 0.0
 
     def reason(self, *, running_s: float | None = None) -> StopReason | None:
-        """Return the reason to end the run, if there is one. running_s: seconds since the benchmark's start."""
+        """Return the reason to end the run, if there is a reason. running_s: seconds since the benchmark's
+        start."""
         if self._reason is None:
             self._reason = next(self._reasons(running_s), None)
         return self._reason

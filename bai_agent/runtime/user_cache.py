@@ -1,9 +1,10 @@
 """This user's cache folder with the answers of programs, so that the next run on this machine need not query them
 again.
 
-<cache>/bai/answers/<digest of the question>.json holds an answer and the time stamps of the files that it depends on.
-The answer is valid while these files are unchanged. It is not stored if a file is so new that a later change may have
-the same time stamp. It is not flushed to the disk, so after a power loss the program is queried again.
+<cache>/bai/answers/<digest of the question>.json holds an answer and the time stamps of the files that it
+depends on. The answer is valid while these files are unchanged. An answer is not stored if a file is so new
+that a later change may have the same time stamp. An answer is not flushed to the disk, so after a power loss
+the program is queried again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bai_agent.job.run_directory import make_folder, read_json
 from bai_agent.light_dataclass import asdict, dataclass
 
 _SETTLED_S = 2.0
-"""Age (seconds) from which a change of a file has another time stamp on any file system."""
+"""Age of a file (seconds) from which a further change gives another time stamp on any file system."""
 
 _MOST_ANSWERS = 50
 
@@ -39,7 +40,8 @@ def user_cache(environment: Mapping[str, str]) -> Path | None:
 
 
 def require_own(cache: Path) -> None:
-    """Raise PermissionError if a user other than this one and root can write in `cache`, or replace it."""
+    """Raise PermissionError if a user other than this user and root can write in `cache`, or replace the
+    folder."""
     own = os.geteuid()
     for folder in (real := Path(os.path.realpath(cache)), *real.parents):
         status = folder.stat()
@@ -54,7 +56,8 @@ def require_own(cache: Path) -> None:
 
 
 def make_own(cache: Path) -> None:
-    """Create `cache` for this user alone. Raises OSError; PermissionError if it is, or would be, in another user's folder."""
+    """Create `cache` for this user alone. Raises OSError; PermissionError if `cache` is, or would be, in
+    another user's folder."""
     above = next(each for each in (cache, *cache.parents) if each.is_dir())
     # Without this check, root would create folders in another user's home to which that user could not write.
     if above.stat().st_uid not in (os.geteuid(), 0):
@@ -66,7 +69,7 @@ def make_own(cache: Path) -> None:
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
     stamps: dict[str, str]
-    """Time of change, size and inode of each file, by path; empty if there is no such file."""
+    """Time of change, size and inode of each file, by path; empty if the file does not exist."""
     answer: dict[str, Any]
 
 
@@ -83,7 +86,7 @@ class AnswerCache:
         return cls(folder / "answers") if folder is not None else None
 
     def find(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a question (JSON values) if it still holds."""
+        """Return the answer to a question (JSON values) if the answer is still valid."""
         try:
             found = checked(_Answer, read_json(self._place(question)), where="answer")
             require_own(self._folder)
@@ -134,7 +137,7 @@ def _stamp(path: str) -> str:
 
 
 def _changed(path: str) -> float:
-    """Return when a file, or a symbolic link to it, last changed; 0 if it does not exist."""
+    """Return when a file, or a symbolic link to the file, last changed; 0 if the file does not exist."""
     try:
         return max(Path(path).stat().st_ctime, Path(path).lstat().st_ctime)
     except OSError:

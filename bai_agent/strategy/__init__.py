@@ -1,5 +1,4 @@
-"""Strategies decide which program a node starts. There is one module for each way in which nodes work
-together."""
+"""Strategies decide which program a node starts. Each way in which nodes work together has its own module."""
 
 from __future__ import annotations
 
@@ -48,11 +47,12 @@ class SetsUp(Strategy, Protocol):
     """A strategy whose nodes must be set up before they join."""
 
     def setup(self, job: Job, rank: int) -> Setup:
-        """Return the requirements of the node `rank` of several. Pure."""
+        """Return the requirements of the node `rank` in a job of several nodes. Pure."""
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
-        """Return, in a sentence, why these nodes cannot work together; None if they can. Pure."""
+        """Return, in a sentence, why these nodes cannot work together; None if the nodes can work together.
+        Pure."""
         ...
 
 
@@ -87,7 +87,8 @@ def _find_strategy(name: str) -> Strategy | None:
 
 
 def strategy_of(job: Job) -> Strategy:
-    """Return the job's strategy. Raises DescriptorError for one that this agent does not know, or that cannot run the job."""
+    """Return the job's strategy. Raises DescriptorError for a strategy that this agent does not know, or that
+    cannot run the job."""
     found = _find_strategy(job.strategy.name)
     if found is None:
         known = ", ".join(f'"{name}"' for name in _STRATEGIES)
@@ -97,7 +98,8 @@ def strategy_of(job: Job) -> Strategy:
 
 
 def explain_failure(job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-    """Return which process of the node `me` failed first; None if its strategy cannot determine it."""
+    """Return which process of the node `me` failed first; None if the strategy cannot determine the
+    process."""
     strategy = _find_strategy(job.strategy.name)
     return strategy.explain(job, remains, me, peers) if isinstance(strategy, ExplainsFailure) else None
 

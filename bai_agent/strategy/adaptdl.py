@@ -1,4 +1,4 @@
-"""AdaptDL's replicas on every node. They save, exit and start again when nodes join or leave:
+"""Runs AdaptDL's replicas on every node. The replicas save, exit and start again when nodes join or leave:
 https://adaptdl.readthedocs.io
 
 Scripts run unchanged. Each node starts a spawner, which starts one replica for each slot; the agent is AdaptDL's supervisor
@@ -21,14 +21,14 @@ from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
 from bai_agent.strategy.torchrun import pytorch_environment
 
 VERSION = "0.2.11"
-"""Version of AdaptDL with which this is known to work. AdaptDL also compares it with its scheduler's
+"""Version of AdaptDL that is known to work with this strategy. AdaptDL also compares it with its scheduler's
 version."""
 _FAILURE = "replica.json"
 _SPAWNER = (sys.executable, "-I", "-S", adaptdl_spawner.__file__)
 
 
 class AdaptDl:
-    """Starts a spawner on each node, which runs the benchmark's command as each of its replicas."""
+    """Starts a spawner on each node. The spawner runs the benchmark's command as each of its replicas."""
 
     def check(self, job: Job) -> None:
         if not job.is_elastic:
@@ -80,7 +80,8 @@ class AdaptDl:
 
 
 def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]:
-    """Return AdaptDL's variables that are the same for all replicas of a node; the agent adds those of its supervisor."""
+    """Return AdaptDL's variables that are the same for all replicas of a node; the agent adds the variables
+    of its supervisor."""
     environment = {
         "ADAPTDL_CHECKPOINT_PATH": "$(BAI_CHECKPOINT_DIR)",
         "ADAPTDL_MASTER_ADDR": peers[0].address,

@@ -1,11 +1,13 @@
 """Starts the replicas of one node of an AdaptDL job: `python -I -S adaptdl_spawner.py FIRST COUNT GRACE -- COMMAND …`.
 
-FIRST: rank of the first replica. COUNT: number of replicas on this node. GRACE: seconds for the other replicas to end after one has ended.
-The spawner passes SIGTERM on. Its exit code is that of the first replica that failed. If none failed, it is 143 if a replica exited with
-143, else 0. AdaptDL exits with 143 if a replica has saved its state and wants to be restarted. A replica that SIGTERM kills before AdaptDL
-can handle the signal counts as 143.
+FIRST: rank of the first replica. COUNT: number of replicas on this node. GRACE: seconds for the other
+replicas to end after a replica has ended. The spawner passes SIGTERM on. The spawner's exit code is that of
+the first replica that failed. If no replica failed, the exit code is 143 if a replica exited with 143, and 0
+otherwise. AdaptDL exits with 143 if a replica has saved its state and wants to be restarted. A replica that
+SIGTERM kills before AdaptDL can handle the signal counts as 143.
 
-Each node runs this file by its path. It stays in memory as long as the replicas, so it only uses the standard library.
+Each node runs this file by its path. The spawner stays in memory as long as the replicas, so it only uses the
+standard library.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
 """Folder whose sitecustomize.py lets AdaptDL work with current versions of its dependencies."""
 
 _BROKEN_S = 5.0
-"""Seconds for the other replicas to end after a failure. They cannot save without the replica that failed."""
+"""Seconds for the other replicas to end after a failure. The other replicas cannot save without the replica
+that failed."""
 _TICK_S = 0.05
 
 
 class Replicas:
-    """The replicas of this node, from their start to the end of all of them."""
+    """The replicas of this node, from their start until all replicas have ended."""
 
     def __init__(self, command: list[str], *, first: int, count: int, grace_s: float) -> None:
         """Start the replicas. Raises OSError if the command cannot be started."""
@@ -127,8 +130,8 @@ def _environment(first: int, local: int, count: int) -> dict[str, str]:
 
 
 def _devices() -> list[str]:
-    """Return the names of the usable GPUs. Each replica gets one of them, because AdaptDL uses the first GPU that it
-    sees."""
+    """Return the names of the usable GPUs. Each replica gets one GPU, because AdaptDL uses the first GPU that
+    it sees."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [each for each in listed.split(",") if each.strip()]

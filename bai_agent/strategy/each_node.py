@@ -12,9 +12,10 @@ from bai_agent.job.peers import Peer
 from bai_agent.strategy.launch import Launch
 
 _JOBS = 2**14 - 2
-"""Number of networks below 127.0.0.0/8, without the first one, which contains 127.0.0.1, and the last one."""
+"""Number of networks below 127.0.0.0/8, without the last network and the first network, which contains
+127.0.0.1."""
 _NODES = 2**10 - 1
-"""Number of addresses in each of these networks, without the first one."""
+"""Number of addresses in each network below 127.0.0.0/8, without the first address."""
 
 
 class EachNode:
@@ -33,8 +34,8 @@ class EachNode:
 
 
 def require_one_process(job: Job, starts: str, advice: str = "") -> None:
-    """Raise DescriptorError if the job requests several processes per node but its strategy starts one. starts: part of
-    the message."""
+    """Raise DescriptorError if the job requests several processes per node but its strategy starts only one
+    process. starts: part of the message."""
     wanted = job.strategy.processes_per_node
     if wanted.lstrip("0") != "1":
         more = f"; {advice}" if advice else ""

@@ -55,15 +55,15 @@ class Cause:
     """The first process that failed, among those of a launch."""
 
     process: str
-    """Name for messages: "process 3 (local rank 1)"."""
+    """Name of the process for messages, such as "process 3 (local rank 1)"."""
     code: int | None = None
-    """Its exit code; None if it is unknown or a signal ended the process."""
+    """Exit code of the process; None if the code is unknown or a signal ended the process."""
     signal: int | None = None
-    """Signal that ended it."""
+    """Signal that ended the process."""
     message: str = ""
-    """The process's own message, in one line: "ValueError: bad weights"."""
+    """The process's own message, in one line, such as "ValueError: bad weights"."""
     traceback: Sequence[str] = ()
-    """Lines of its exception, if it recorded one."""
+    """Lines of the process's exception, if the process recorded an exception."""
     failed: int | None = None
     """Time of the failure (ms UTC); None if unknown."""
     printed: str | None = None

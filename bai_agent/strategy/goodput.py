@@ -1,8 +1,9 @@
 """Prints the number of nodes with which an AdaptDL job is worth running, by its hints: `python goodput.py QUESTION`.
 
-QUESTION: a JSON object with `hints` (as AdaptDL gives them), `current` and `most` (numbers of nodes), and `slots` (replicas of each
-node). The rule is that of AdaptDL on AWS, in adaptdl_ray/aws/optimizer.py. It takes the largest number whose speed-up over one node is
-at least half of that number. The current number stays if the new one is hardly faster or hardly different.
+QUESTION: a JSON object with `hints` (as AdaptDL gives them), `current` and `most` (numbers of nodes), and
+`slots` (replicas of each node). The rule is that of AdaptDL on AWS, in adaptdl_ray/aws/optimizer.py. The rule
+takes the largest number whose speed-up over one node is at least half of that number. The current number
+stays if the new number is hardly faster or hardly different.
 
 The program runs as the benchmark's user in the benchmark's Python, which has AdaptDL, numpy and scipy. That Python may be older than
 the agent's, so the syntax is that of Python 3.6.
@@ -16,22 +17,23 @@ from importlib import import_module
 from typing import Any
 
 MARK = "bai: nodes wanted "
-"""Start of the line with the answer. Python's start-up files may print other lines before it."""
+"""Start of the line with the answer. Python's start-up files may print other lines before this line."""
 FLOOR = 0.5
-"""Least speed-up per node."""
+"""Smallest speed-up per node."""
 LEAST_GAIN = 1.05
-"""Least speed-up that justifies another number of nodes."""
+"""Smallest speed-up that justifies another number of nodes."""
 LEAST_CHANGE = 0.15
 """Smallest change of the number of nodes, as a share of the current number."""
 CPU_SECONDS = 5
 """CPU time limit of one run of this program, imports included (seconds)."""
 SECONDS = 50
-"""Time limit of one run of this program (seconds). It is long, because the benchmark may use most of the CPU
-time."""
+"""Time limit of one run of this program (seconds). The limit is long, because the benchmark may use most of
+the CPU time."""
 
 
 def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
-    """Return the best number of nodes, its speed-up over one node, and that of the current number. Raises ValueError."""
+    """Return the best number of nodes, and the speed-up over one node of the best and of the current number.
+    Raises ValueError."""
     np = import_module("numpy")
     if not hasattr(np, "int"):
         vars(np)["int"] = int  # AdaptDL's last version is older than numpy 1.24
@@ -64,9 +66,9 @@ def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    signal.alarm(SECONDS)  # also if the agent is gone
-    if not getattr(sys.flags, "safe_path", False):  # of Python 3.11
-        del sys.path[0]  # this file's folder: its names are not for other packages
+    signal.alarm(SECONDS)  # works even if the agent is gone
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        del sys.path[0]  # this file's folder, whose modules other packages must not import
     answer = nodes_wanted(**json.loads(sys.argv[1]))
     sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
 

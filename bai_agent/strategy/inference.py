@@ -1,4 +1,5 @@
-"""A server and the client that measures it. Node 1 runs the server, node 0 the benchmark's command.
+"""Runs a server, and the client that measures the server. Node 1 runs the server, and node 0 runs the
+benchmark's command.
 
 `Job.of_node` gives each node its own command, data and metrics.
 """

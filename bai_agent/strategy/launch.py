@@ -21,25 +21,26 @@ class Role(Enum):
 
 
 LAUNCHER_FOLDER = "BAI_LAUNCHER_FOLDER"
-"""In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is replaced by the path of a folder of this run. The strategy's
-`explain` gets the files that a launcher writes there about a failure. It is not a variable of the benchmark."""
+"""In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is replaced by the path of a folder of this run. The
+strategy's `explain` gets the files that a launcher writes there about a failure. The benchmark does not have
+the variable."""
 
 RUN_TOKEN = "BAI_RUN_TOKEN"  # noqa: S105 - a name
-"""In a value of `Launch.env`, `$(BAI_RUN_TOKEN)` is replaced by a secret that the nodes of this generation share, or by "" if
-there is one node. It is not a variable of the benchmark."""
+"""In a value of `Launch.env`, `$(BAI_RUN_TOKEN)` is replaced by a secret that the nodes of this generation
+share, or by "" if there is one node. The benchmark does not have the variable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Requirements of a launch in addition to the benchmark's own. They are checked on the machine just before
-    the start."""
+    """Requirements of a launch in addition to the benchmark's own. The requirements are checked on the
+    machine just before the start."""
 
     folders: tuple[str, ...] = ()
     """Folders in which the program (`argv[0]`) is searched after the benchmark's PATH."""
     program: str | None = None
-    """Advice if the program is missing: "install it with …"."""
+    """Advice if the program is missing, such as "install it with …"."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Modules that the benchmark's Python must have, each with advice if it is missing."""
+    """Modules that the benchmark's Python must have, each with advice if the module is missing."""
     cpus: int = 0
     """Number of CPUs for all of the node's processes together."""
     cores: int = 0
@@ -51,8 +52,8 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Requirements that one of several nodes must meet before it joins. If a node does not meet them, nothing
-    starts on any node."""
+    """Requirements that one of several nodes must meet before it joins. If a node does not meet these
+    requirements, nothing starts on any node."""
 
     program: str | None = None
     """Program that must exist on the node, looked up as in `Needs`. Its version is published to the other nodes as
@@ -61,10 +62,10 @@ class Setup:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Versions of the benchmark's modules that are known to work. Any other version causes a warning."""
     ports: tuple[int, ...] = ()
-    """Ports on which the node will listen. They must be free before."""
+    """Ports on which the node will listen. The ports must be free before."""
     ssh: bool = False
-    """Whether the coordinator logs in to the other nodes by SSH. If true, each node makes a key and publishes its
-    public part."""
+    """Whether the coordinator logs in to the other nodes by SSH. If so, each node makes a key and publishes
+    the key's public part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,8 @@ class SshTo:
 
 @dataclass(frozen=True, kw_only=True)
 class SshFrom:
-    """The node starts `sshd`, which accepts logins with a single key and gives them the benchmark's environment of
-    this node."""
+    """Says that the node starts `sshd`, which accepts logins with a single key and gives them the benchmark's
+    environment of this node."""
 
     address: str
     port: int

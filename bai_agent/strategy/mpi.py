@@ -1,6 +1,8 @@
-"""Open MPI's launcher, for MPI programs and Horovod: https://docs.open-mpi.org and https://horovod.readthedocs.io/en/stable/mpi.html
+"""Runs Open MPI's launcher, for MPI programs and Horovod: https://docs.open-mpi.org and
+https://horovod.readthedocs.io/en/stable/mpi.html
 
-Node 0 is the launcher and also computes. It starts `mpirun`, which logs in to the other nodes by SSH. The other nodes start sshd.
+Node 0 is the launcher and also computes. Node 0 starts `mpirun`, which logs in to the other nodes by SSH. The
+other nodes start sshd.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/amazon/openmpi5/bin", "/opt/openmpi
 """Folders of Open MPI in AWS's images: two from the EFA installer, and one in AWS's containers."""
 
 _AS_ROOT = {
-    # Without these, mpirun refuses to run as root. They have no effect for other users.
+    # Without these variables, mpirun refuses to run as root. The variables have no effect for other users.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     # Open MPI 5 uses PRRTE's launcher.
@@ -121,8 +123,8 @@ class Mpi:
         hosts = ",".join(f"{'127.0.0.1' if alone else peer.address}:{peer.slots}" for peer in peers)
         options = ["--host", hosts, *_binding(job), "-np", str(slots), *job.strategy.mpirun_options]
         if not alone:
-            # The other nodes have the rest of the environment, but no secrets, which are never on a disk. Only names are passed,
-            # because values would be visible in ps.
+            # The other nodes have the rest of the environment, but no secrets, which are never on a disk.
+            # Only names of variables are passed, because values would be visible in ps.
             options += [word for name in _handed_on(job) for word in ("-x", name)]
         started = [*([] if alone else _ON_ITS_NODE), *_PROCESS, *command]
         return Launch(
@@ -163,8 +165,8 @@ class Horovod(Mpi):
 
 
 def _handed_on(job: Job) -> list[str]:
-    """Return the variables that mpirun passes to the other nodes, because their sshd lacks them or has other
-    values."""
+    """Return the variables that mpirun passes to the other nodes, because the sshd of those nodes lacks these
+    variables or has other values."""
     names = set(job.benchmark.secrets)
     if job.repeat is not None:
         names.add(RUN)
@@ -182,8 +184,9 @@ def _binding(job: Job) -> tuple[str, ...]:
 def _interfaces(job: Job, peers: Sequence[Peer]) -> dict[str, str]:
     """Return the variables that make Open MPI use the nodes' network instead of a container engine's bridge.
 
-    Variables are left out if the job itself includes or excludes networks, because Open MPI uses no network if
-    both are set. Without such a range, PRRTE, the launcher of Open MPI 5, tries all networks.
+    Variables are left out if the job itself includes or excludes networks, because Open MPI uses no network
+    if networks are both included and excluded. Without a range of addresses, PRRTE, the launcher of Open MPI
+    5, tries all networks.
     """
     try:
         addresses = [int(ipaddress.IPv4Address(peer.address)) for peer in peers]

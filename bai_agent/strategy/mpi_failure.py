@@ -34,7 +34,8 @@ _NOT_STARTED = re.compile(r"unable to reliably start one or more daemons")
 def explain(
     log: str, peers: Sequence[Peer], *, ends: Sequence[ProcessEnd] = (), code: int | None = None
 ) -> Cause | None:
-    """Return the process that failed first; None if not known. log: the end of the output of mpirun and the processes.
+    """Return the process that failed first; None if that process is not known. log: the end of the output of
+    mpirun and the processes.
 
     ends: the known ends of processes on this node. If mpirun names a process without a recorded end, on another node
     or killed together with its parent, that process is the cause. If not, the cause is the first process that failed
@@ -55,12 +56,12 @@ def explain(
 
 
 def _said(log: str, peers: Sequence[Peer]) -> Cause | None:
-    """Return the cause that mpirun reports; None if it reports none.
+    """Return the cause that mpirun reports; None if mpirun reports no cause.
 
     Ranks are numbered in the order of the nodes in mpirun's options.
     """
-    # A process that aborts the others reports this itself. mpirun then only reports that one of the others was
-    # killed.
+    # A process that aborts the other processes reports the abort itself. In this case, mpirun only reports
+    # that another process was killed.
     if found := _last(_ABORTED, log) or _last(_EXITED, log):
         rank = int(found["rank"])
         return Cause(
@@ -100,7 +101,8 @@ def _is_end_of(cause: Cause, log: str, code: int) -> bool:
 
 
 def _last(pattern: re.Pattern[str], log: str) -> re.Match[str] | None:
-    """Return the last match, because a command may start mpirun more than once and print anything before it."""
+    """Return the last match, because a command may start mpirun more than once and print anything before
+    that."""
     return max(pattern.finditer(log), key=re.Match.start, default=None)
 
 

@@ -1,15 +1,16 @@
 """Wrapper between mpirun and one process of the benchmark: `python -I -S mpi_process.py COMMAND …`.
 
-The process writes its output directly into `processes/<rank>.log` of its node's run directory, which BAI_RUN_DIR names. The wrapper copies
-this output to mpirun in whole lines, so that users see it. When the process has ended, the wrapper records its exit status in
-`processes/<rank>.json` and ends in the same way. In a job with `[repeat]`, each run has its own file, `<rank>-<run>.log`. The run's number
-is written to the node's FIFO before the process starts, because only the wrapper knows it on nodes other than mpirun's.
+The process writes its output directly into `processes/<rank>.log` of its node's run directory, which
+BAI_RUN_DIR names. The wrapper copies this output to mpirun in whole lines, so that users see it. When the
+process has ended, the wrapper records its exit status in `processes/<rank>.json` and ends in the same way. In
+a job with `[repeat]`, each run has its own file, `<rank>-<run>.log`. The run's number is written to the
+node's FIFO before the process starts, because only the wrapper knows the number on nodes other than mpirun's.
 
 mpirun signals process groups. The process is in the wrapper's group, so both get each signal at the same time, including SIGKILL. The
 wrapper passes on signals that were sent only to itself. If the wrapper dies, the process is killed.
 
-Each node runs this file by its path. It stays in memory as long as the benchmark's process, so it imports only a few modules of the
-standard library.
+Each node runs this file by its path. The wrapper stays in memory as long as the benchmark's process, so it
+imports only a few modules of the standard library.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ import sys
 import time
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-"""Variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 still sets the first one."""
+"""Variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 still sets the first variable."""
 RUN_DIR = "BAI_RUN_DIR"
 RUN = "BAI_REPEAT"
 GENERATION = "BAI_GENERATION"
-"""Variable with the run in a job with `[repeat]`: its number from 0, or `warmup-` and its number."""
+"""Variable with the run in a job with `[repeat]`. The value is the run's number from 0, or `warmup-` and the
+number of a warm-up run."""
 FIFO = "BENCHMARK_AI_FIFO_FILEPATH"
 NOT_STARTED = 127
 
@@ -60,10 +62,10 @@ class LineCopy:
         self._held = b""
         """Content that was read but not written yet."""
         self._whole = 0
-        """Number of bytes of `_held` that may be written: whole lines, or a part of a line that is too long to
-        wait for its end."""
+        """Number of bytes of `_held` that may be written. They are whole lines, or a part of a line that is
+        too long to wait for its end."""
         self.end: int | None = None
-        """Offset at which copying stops. None: the file's end."""
+        """Offset at which copying stops. None means the file's end."""
         self.broken = False
         """Whether `target` has no reader."""
 
@@ -89,7 +91,7 @@ class LineCopy:
         self._offset += len(data)
         self._held += data
         if to_the_end and not data and self._held:
-            # Without a newline, the next line of another process would be joined to this one.
+            # Without a newline, the next line of another process would be joined to this line.
             self._held += b"\n"
             data = self._held
         end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
@@ -113,8 +115,8 @@ class LineCopy:
         return written > 0
 
     def _length_of_piece(self) -> int:
-        """Return the number of bytes to write at once: as many whole lines as mpirun reads at once, or a part
-        of a longer line."""
+        """Return the number of bytes to write at once. They are as many whole lines as mpirun reads at once,
+        or a part of a longer line."""
         if self._whole <= _PIECE:
             return self._whole
         head = self._held[:_PIECE]
@@ -133,7 +135,7 @@ class RankProcess:
         self._signals = signal.valid_signals()
         self._parent = os.getppid()
         self._asked: int | None = None
-        """The signal with which mpirun asked the process to end; None if it did not."""
+        """The signal with which mpirun asked the process to end; None if mpirun sent no signal."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         us = os.getpid()
         self._pid = os.fork()
@@ -153,7 +155,7 @@ class RankProcess:
             continue
         _, status = os.waitpid(self._pid, 0)
         self._write_end(status, size)
-        # Processes that it left behind may print forever, faster than the output can be copied.
+        # Processes that the process left behind may print forever, faster than the output can be copied.
         self._copy.end = size
         while self._copy.copy(to_the_end=True) or self._copy.blocked:
             # A signal to end now ends the wrapper, because mpirun does not need the remaining output.
@@ -168,7 +170,7 @@ class RankProcess:
         """Wait for a signal, or until the reader of the copied output catches up; return whether a signal
         arrived.
 
-        over: the process has ended, so only a signal that ends the wrapper counts.
+        over: whether the process has ended. If so, only a signal that ends the wrapper counts.
         """
         if self._copy.blocked:
             poll = select.poll()
@@ -197,7 +199,7 @@ class RankProcess:
             _quietly(os.kill, self._pid, number)
 
     def _write_end(self, status: int, size: int) -> None:
-        """Record the exit status of the process. On a full disk, it is not recorded."""
+        """Record the exit status of the process. On a full disk, the status is not recorded."""
         killed = os.WIFSIGNALED(status)
         ended = {
             "code": None if killed else os.WEXITSTATUS(status),
@@ -286,10 +288,11 @@ def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> N
 
 
 def _stream_to_mpirun() -> int:
-    """Return a stream to mpirun that keeps lines whole. It is a pipe with the capacity that mpirun reads at once.
+    """Return a stream to mpirun that keeps lines whole. The stream is a pipe with the capacity that mpirun
+    reads at once.
 
-    A write of at most that size stays whole, because the pipe is empty again before the next one. mpirun's standard output
-    may be a terminal without such bounds. Its standard error goes to the same place.
+    A write of at most that size stays whole, because the pipe is empty again before the next write. mpirun's
+    standard output may be a terminal without such bounds. mpirun's standard error goes to the same place.
     """
     for stream in (1, 2):
         if stat.S_ISFIFO(os.fstat(stream).st_mode):

@@ -1,7 +1,8 @@
-"""Reads the exit status of the processes that mpirun started. `strategy/mpi_process.py` records them beside each log.
+"""Reads the exit status of the processes that mpirun started. `strategy/mpi_process.py` records the exit
+status beside each log.
 
-The files are in a folder of the benchmark's user, who may put anything there. So links are not followed, reading a pipe does not
-block, and root reads with that user's rights.
+The files are in a folder of the benchmark's user, who may put anything there. Therefore, links are not
+followed, reading a pipe does not block, and root reads with that user's rights.
 """
 
 from __future__ import annotations
@@ -28,48 +29,49 @@ _BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessLog:
-    """The log of one process. In a `[repeat]` job each run has its own log, and in a job with restarts each
-    generation."""
+    """The log of one process. In a `[repeat]` job, each run has its own log. In a job with restarts, each
+    generation has its own log."""
 
     path: Path
     rank: int
     run: int | None = None
-    """Number of the run, from 0, among the warm-up runs or among the others. None in a job without `[repeat]`."""
+    """Number of the run, from 0, among the warm-up runs or among the other runs. None in a job without
+    `[repeat]`."""
     warmup: bool = False
     generation: int = 0
 
     @property
     def repeat(self) -> int | None:
-        """Number of the run in records. None if there is none."""
+        """Number of the run in records. None if the records have no number of a run."""
         return None if self.warmup else self.run
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnd:
-    """The end of one process."""
+    """How one process ended."""
 
     rank: int
     log: Path | None = None
-    """File of its output."""
+    """File with the process's output."""
     code: int | None
-    """Its exit code; None if a signal ended it."""
+    """Exit code of the process; None if a signal ended the process."""
     signal: int | None
     asked: bool
     """Whether mpirun had asked the process to end before."""
     time: int
     """Time of the end (ms UTC)."""
     output_bytes: int
-    """Length of its log at that time (bytes)."""
+    """Length of the process's log at the end of the process (bytes)."""
 
     @property
     def failed(self) -> bool:
-        """Whether it failed by itself, before mpirun asked it to end."""
+        """Whether the process failed by itself, before mpirun asked the process to end."""
         return not self.asked and self.code != 0
 
 
 def process_logs(folder: Path) -> list[ProcessLog]:
-    """Return the logs in `folder`, sorted by rank and run. If there are very many, only the first ones are
-    returned."""
+    """Return the logs in `folder`, sorted by rank and run. If there are very many logs, only the first logs
+    are returned."""
     try:
         with user_rights(folder_owner(folder)):
             names = [each.name for each in folder.iterdir()]
@@ -91,7 +93,8 @@ def process_logs(folder: Path) -> list[ProcessLog]:
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor for reading a file of that folder. Raises FileNotFoundError if it is missing, or is not a file."""
+    """Return a descriptor for reading a file of that folder. Raises FileNotFoundError if the file is missing,
+    or is not a regular file."""
     try:
         with user_rights(folder_owner(path.parent)):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -118,7 +121,7 @@ class _EndFile:
 
 
 def process_end(log: ProcessLog) -> ProcessEnd | None:
-    """Return the end of a log's process; None if not known."""
+    """Return how a log's process ended; None if the end is not known."""
     try:
         descriptor = open_regular(log.path.with_suffix(".json"))
     except FileNotFoundError:
@@ -152,7 +155,7 @@ def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]
     """Return the start of each run (ms UTC) and the run's number in records. The start is the end of the
     previous run on this node.
 
-    It is only known after the previous run has ended. A job without `[repeat]` has no runs.
+    A run's start is only known after the previous run has ended. A job without `[repeat]` has no runs.
     """
     ends: dict[tuple[bool, int], int] = {}
     for log in logs:

@@ -1,4 +1,4 @@
-"""Runs Ray on every node. The benchmark's command runs on the first node and uses all of them:
+"""Runs Ray on every node. The benchmark's command runs on the first node and uses all nodes:
 https://docs.ray.io
 
 Ray itself handles nodes that join or leave. Only the loss of the first node, which runs Ray's head, ends a
@@ -21,7 +21,7 @@ from bai_agent.strategy.failure import Cause, Remains, left_note
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, Needs, Role, Setup
 
 VERSION = "2.60.0"
-"""Version of Ray with which this is known to work."""
+"""Version of Ray that is known to work with this strategy."""
 _ADVICE = f"install Ray for the benchmark's Python (the package ray, version {VERSION})"
 _FAILURE = "ray.json"
 _ALONE = "127.0.0.1"
@@ -30,7 +30,7 @@ _PROGRAM = (sys.executable, "-I", "-S", ray_node.__file__)
 
 
 class Ray:
-    """Starts Ray's head and the benchmark's command on the first node, and only Ray on the others."""
+    """Starts Ray's head and the benchmark's command on the first node, and only Ray on the other nodes."""
 
     def check(self, job: Job) -> None:
         require_one_process(

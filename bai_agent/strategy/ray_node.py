@@ -1,8 +1,9 @@
 """Starts Ray on a node, and the benchmark's command on the first node: `python -I -S ray_node.py --role=head … -- COMMAND …`.
 
-On the first node, this program starts Ray's head, waits until Ray has all nodes, and runs the command. It stops Ray when the
-command ends. On every other node, it starts `ray start --address=…` as soon as the head answers. It stops Ray there when it
-receives SIGTERM, because Ray would outlive its head. Ray itself retries forever, so this program has its own time limits.
+On the first node, this program starts Ray's head, waits until Ray has all nodes, and runs the command. When
+the command ends, this program stops Ray. On every other node, this program starts `ray start --address=…` as
+soon as the head answers. There, it stops Ray when it receives SIGTERM, because Ray would outlive its head.
+Ray itself retries forever, so this program has its own time limits.
 
 The token of the run arrives in a variable and is written to a file of the benchmark's user, because programs print variables more
 often than files. Ray runs in a session of its own, so SIGTERM to the benchmark's process group reaches the command while Ray still
@@ -33,17 +34,17 @@ FAILURE_FILE = "BAI_RAY_FAILURE"
 """Variable with the path of the note that explains why Ray does not work."""
 _TEMP_PREFIX = "bai-ray-"
 _LONGEST_FOLDER = 24
-"""Longest path of a folder for temporary files (bytes), because the path of a socket in Ray's folder below it has at
-most 107 (unix(7))."""
+"""Longest path of a folder for temporary files (bytes), because the path of a socket in Ray's folder below
+this folder may have at most 107 bytes (unix(7))."""
 _NEW_S = 60.0
-"""Age up to which such a folder may not be locked yet (seconds)."""
+"""Age up to which a folder for temporary files may not be locked yet (seconds)."""
 _TICK_S = 0.1
 _CONNECT_S = 2.0
 _END_S = 10.0
-"""Seconds for Ray to end after SIGTERM; it takes one or two."""
+"""Seconds for Ray to end after SIGTERM. Ray takes one or two seconds."""
 _LAST_LINES = 5
 _LEAST_STORE = 80_000_000
-"""Size of the object store (bytes), slightly larger than the smallest one with which Ray starts."""
+"""Size of the object store (bytes), slightly larger than the smallest store with which Ray starts."""
 _STORE_SHARE = 0.3
 """Share of the free memory for Ray's object stores, which is Ray's own default."""
 _LOOK = """
@@ -54,7 +55,7 @@ while True:
     print(json.dumps([each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]]), flush=True)
     time.sleep(0.5)
 """
-"""Prints the addresses of Ray's nodes repeatedly. Only a Python that has Ray can query Ray."""
+"""Program that prints the addresses of Ray's nodes repeatedly. Only a Python that has Ray can query Ray."""
 
 
 class RayError(Exception):
@@ -89,11 +90,11 @@ class RayNode:
             words += ["--head", f"--port={self._options.port}", "--include-dashboard=false"]
         else:
             words.append(f"--address={self.head}")
-        # Ray's default ports assume that it has the whole machine. Here another node or job may already use
-        # them.
+        # Ray's default ports assume that Ray has the whole machine. On this machine, another node or job may
+        # already use these ports.
         words += ["--node-manager-port=0", "--object-manager-port=0", "--dashboard-agent-listen-port=0"]
         words += ["--disable-usage-stats", "--block", *self._share()]
-        # Without RAY_ADDRESS, which is for the command, because `ray start --head` would connect to that
+        # RAY_ADDRESS, which is for the command, is removed, because `ray start --head` would connect to that
         # address.
         env = {name: value for name, value in self.env.items() if name != "RAY_ADDRESS"}
         try:
@@ -155,8 +156,8 @@ class RayNode:
             os.killpg(self._ray.pid, signal.SIGKILL)
 
     def _share(self) -> list[str]:
-        """Return the options for one of several nodes on the same machine. Without them, each node would use
-        the whole machine."""
+        """Return the options for one of several nodes on the same machine. Without these options, each node
+        would use the whole machine."""
         many = self._options.share
         if many == 1:
             return []
@@ -174,7 +175,7 @@ class RayNode:
 
 
 class Runner:
-    """The main part of this program. It waits for Ray or the command, and SIGTERM ends the wait."""
+    """The main part of this program. A runner waits for Ray or the command, and SIGTERM ends the wait."""
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class Runner:
         self._is_asked = False
 
     def ask(self, *_: object) -> None:
-        """Request the end; used as a signal handler."""
+        """Request the end of this program; used as a signal handler."""
         self._is_asked = True
 
     def head(self) -> int:
@@ -275,8 +276,8 @@ def main() -> int:
         node.end()
         shutil.rmtree(folder, ignore_errors=True)
     if code < 0:
-        # End by the same signal as the command.
-        with suppress(OSError):  # not for SIGKILL
+        # This program ends by the same signal as the command.
+        with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
@@ -295,7 +296,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _temporary_parent() -> Path:
-    """Return the folder for temporary files, as an absolute path, because Ray accepts no other."""
+    """Return the folder for temporary files, as an absolute path, because Ray accepts only absolute paths."""
     wanted = os.environ.get("TMPDIR", "")
     is_usable = wanted.startswith("/") and len(os.fsencode(wanted)) <= _LONGEST_FOLDER
     return Path(wanted if is_usable else "/tmp")  # noqa: S108
@@ -340,7 +341,8 @@ def _answers(address: str, port: str) -> bool:
 
 
 def _ray_python(env: dict[str, str]) -> str:
-    """Return the Python that runs the program `ray`, from its first line, or else the Python in its folder."""
+    """Return the Python that runs the program `ray`, from the program's first line. Without one there, return
+    the Python in the program's folder."""
     program = shutil.which("ray", path=env.get("PATH"))
     if program is None:
         raise RayError("ray is not on PATH any more")

@@ -1,8 +1,9 @@
 """Runs a command once on each node by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
 
-It is used for the commands before and after a run of a job with `[repeat]`. All nodes run the command at the same time. If it
-fails on a node, this program fails after all nodes have finished. Variables NAME are copied to the other nodes. Their values
-are visible in ps, so none may be a secret. This program runs as a plain file, so it only uses the standard library.
+This program runs the commands before and after a run of a job with `[repeat]`. All nodes run the command at
+the same time. If the command fails on a node, this program fails after all nodes have finished. Variables
+NAME are copied to the other nodes. The values of these variables are visible in ps, so no value may be a
+secret. This program runs as a plain file, so it only uses the standard library.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import subprocess
 import sys
 
 _NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
-"""Discards values that the command emits, because on other nodes they could not be distinguished from those of
-the run."""
+"""Variable that discards values that the command emits, because on other nodes such values could not be
+distinguished from the values of the run."""
 _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
 
 
@@ -48,7 +49,8 @@ def main() -> int:
 
 
 def _start(words: list[str]) -> subprocess.Popen[bytes] | int:
-    """Return the child process. If it could not be started, return the exit code that a shell would give."""
+    """Return the child process. If the process could not be started, return the exit code that a shell would
+    give."""
     try:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Runs PyTorch's launcher on every node, and reads its reports of a failure: https://docs.pytorch.org/docs/stable/elastic/run.html
 
-A process whose main function has the decorator `record` writes its exception into a file of its own below the `--log-dir` folder.
-When torchrun ends, it prints a summary of all failed processes. It writes its own errors into TORCHELASTIC_ERROR_FILE:
-https://docs.pytorch.org/docs/stable/elastic/errors.html
+A process whose main function has the decorator `record` writes its exception into a file of its own below the
+`--log-dir` folder. When torchrun ends, it prints a summary of all failed processes. torchrun writes its own
+errors into TORCHELASTIC_ERROR_FILE: https://docs.pytorch.org/docs/stable/elastic/errors.html
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bai_agent.strategy.failure import Cause, LeftFile, Remains
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs
 
 _OWN_FILE = "torchrun.json"
-"""File in the launcher's folder with an error of torchrun itself, or a copy of the file of one of its
+"""File in the launcher's folder with an error of torchrun itself, or a copy of the file of one of torchrun's
 processes."""
 
 _FILE = re.compile(r"[^/]+/attempt_(?P<attempt>\d{1,9})/(?P<local>\d{1,9})/error\.json")
@@ -38,14 +38,15 @@ _FIRST_WORD = re.compile(
     r"^[A-Z]\d{4} [\d:.]+ +\d+ [^\n]*torch/distributed/elastic/[^\n]*\] (?:failed \(exitcode: |Sending process \d+ closing signal )",
     re.MULTILINE,
 )
-"""First message of torchrun about a failure. torchrun reports the failed process and stops the others before it
-prints its summary."""
+"""First message of torchrun about a failure. torchrun reports the failed process and stops the other
+processes before it prints its summary."""
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that are never the consequence of another process's failure, which leads to an exception or to
 SIGABRT."""
 _CONSEQUENCE_S = 5.0
-"""Seconds within which a failure may be a consequence of an earlier one. torchrun's times are whole seconds, and peers of a failed
-process fail shortly after it. torchrun's own SIGKILL comes after 30 s."""
+"""Seconds within which a failure may be a consequence of an earlier failure. torchrun's times are whole
+seconds, and peers of a failed process fail shortly after that process. torchrun's own SIGKILL comes after 30
+s."""
 
 
 class Torchrun:
@@ -82,13 +83,14 @@ class Torchrun:
             "tee": "0",
         }
         words = [f"--{name}={value}" for name, value in options.items()]
-        # Without this, torchrun kills its processes 30 s after SIGTERM, whatever the grace period (PyTorch 2.12 and
-        # later read this).
+        # Without this variable, torchrun kills its processes 30 s after SIGTERM, whatever the grace period
+        # (PyTorch 2.12 and later read the variable).
         grace = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(job.limits.grace.total_seconds()))}
         return Launch(
             argv=("torchrun", *words, "--no-python", "--", *command),
             env={
-                # Passed as a variable, because the value is not known here, as an option would require.
+                # The folder is passed as a variable, because an option would require its path, which is not
+                # known here.
                 "PET_LOG_DIR": f"$({LAUNCHER_FOLDER})",
                 "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{_OWN_FILE}",
                 **pytorch_environment(job, me, alone=len(peers) == 1, more=grace),
@@ -108,12 +110,12 @@ def pytorch_environment(job: Job, me: Peer, *, alone: bool, more: Mapping[str, s
     itself."""
     environment = dict(more)
     if job.strategy.cpus_per_process is not None:
-        # torchrun binds processes to the CPUs near their GPUs, or not at all. It sets this to 1 if it is unset
-        # and there are several processes.
+        # torchrun binds processes to the CPUs near their GPUs, or not at all. torchrun sets OMP_NUM_THREADS
+        # to 1 if the variable is unset and there are several processes.
         environment["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
     if not alone and me.interface is not None:
-        # Without this, Gloo looks up the host's own name. It uses the loopback address if the name is unknown or /etc/hosts
-        # maps it to that address.
+        # Without this variable, Gloo looks up the host's own name. Gloo uses the loopback address if the name
+        # is unknown or /etc/hosts maps the name to that address.
         environment["GLOO_SOCKET_IFNAME"] = me.interface
     return {name: value for name, value in environment.items() if name not in job.benchmark.env}
 
@@ -142,9 +144,9 @@ class _Exception:
 def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
     """Return which process failed first.
 
-    A process that a deadly signal killed comes first, because no other process's end can have caused that. The next choice
-    is the process that recorded its exception first, by the precise time in its file. The last choice is the process that
-    torchrun saw fail first.
+    A process that a deadly signal killed comes first, because no other process's end can have caused such a
+    signal. The next choice is the process that recorded its exception first, by the precise time in its file.
+    The last choice is the process that torchrun saw fail first.
     """
     root, listed = _summary(remains.log)
     told = _told(remains.files)
@@ -181,7 +183,7 @@ def _killed(root: _Failure, listed: Mapping[int, _Failure]) -> _Failure | None:
 
 
 def _own_failure(files: Iterable[LeftFile]) -> Cause | None:
-    """Return the exception of torchrun itself, if it recorded one."""
+    """Return the exception of torchrun itself, if torchrun recorded an exception."""
     own = next((each for file in files if file.path == _OWN_FILE and (each := _exception(file))), None)
     if own is None:
         return None
@@ -208,7 +210,8 @@ def _cause(
 
 
 def _summary(log: str) -> tuple[_Failure | None, Mapping[int, _Failure]]:
-    """Return the root cause of torchrun's last summary, and all processes in it by their local ranks."""
+    """Return the root cause of torchrun's last summary, and all processes in the summary by their local
+    ranks."""
     at = log.rfind(_ROOT)
     if at < 0:
         return None, {}
@@ -252,7 +255,7 @@ def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
 
 
 def _exception(file: LeftFile) -> _Exception | None:
-    """Return the content of a file of torchelastic; None if it is something else."""
+    """Return the content of a file of torchelastic; None if the file has other content."""
     try:
         message = parse_json(file.content, where=file.path)["message"]
         stack = ""

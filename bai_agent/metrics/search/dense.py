@@ -137,8 +137,8 @@ def in_order(columns: Columns, others: list[Found]) -> Iterator[Columns | list[F
 
 
 def _takes_all(first: re.Pattern[str], text: str) -> bool:
-    """Return whether the value in the last line needs a second check. If so, its match includes the rest of the
-    text."""
+    """Return whether the value in the last line needs a second check. If so, its match includes the rest of
+    the text."""
     match = first.search(text, text.rfind("\n", 0, -1) + 1)
     return match is None or match.end() == len(text)
 
