@@ -1,37 +1,40 @@
-"""Decides what follows a generation: a pure function of the job's observations and its policy.
+"""Decides what follows a generation. The decision is a pure function of the job's observations and its policy.
 
-A *generation* is a stretch of a job with fixed members in a fixed order: all start together and end together. A *member* is a
-node of a generation. The first row of `ROWS` that fits decides:
+A *generation* is a stretch of a job with fixed members in a fixed order. All members start together and end
+together. A *member* is a node of a generation. The first row of `ROWS` that fits decides:
 
 | seen | decision |
 |---|---|
-| every member has ended with success; in an elastic job a node may have been lost in the last 25 s | end: succeeded |
+| every member has succeeded; in an elastic job, a node may have been lost in the last 25 s | end: succeeded |
 | the job was cancelled | end |
-| a failure that would happen again, or an exit code that is not to be retried; before generation 0: a node cannot prepare | end with it |
-| members could not restore the checkpoint, and too few others are left | end with it |
-| a failure, and no restart is left | end with it |
-| `max_runtime` is over; in a fixed job only between two generations, as its agents stop what runs | end |
+| a failure that would recur, or an exit code that is not retried; before generation 0, a node cannot prepare | end with the failure |
+| members could not restore the checkpoint, and too few others are left | end with the failure |
+| a failure, and no restart is left | end with the failure |
+| `max_runtime` is over; in a fixed job only between two generations, because its agents stop what runs | end |
 | a late node cannot prepare | only that node ends |
-| before generation 0: enough nodes have joined, and no other one is waited for | run with them, in the order of their numbers; else end |
-| a member is lost, is leaving, or has not stopped or restored in time | run without it; too few left: park |
-| a member has saved its state by itself, and ended to be started again | the same members again at once |
+| before generation 0, enough nodes have joined, and no other node is waited for | run with the joined nodes, in the order of their numbers; if too few joined, end |
+| a member is lost, is leaving, or has not stopped or restored in time | run without the member; if too few are left, park |
+| a member has saved its state without a request, and ended to be started again | the same members again at once |
 | a failure | the same members again after the backoff |
-| parked, and enough nodes are there | run with them |
-| parked for `elastic.wait` | end |
-| a node has joined, there are fewer members than desired, and the generation has run for `pause` | run with it in addition |
-| more members than desired | run without the highest numbers |
+| the job is parked, and enough nodes are there | run with these nodes |
+| the job is parked for `elastic.wait` | end |
+| a node has joined, there are fewer members than desired, and the generation has run for `pause` | run with the node in addition |
+| there are more members than desired | run without the highest numbers |
 | anything else | go on |
 
 - Fixed jobs have only the rows about success, failures and `max_runtime`.
-- A failure in an elastic job may be the consequence of a loss. It counts as one if a lost node's last heartbeat is older than it, and as
-  the benchmark's own as soon as all other members have given a sign since. Until then the job continues.
-- The end of a generation by a member that saved its state is no failure, unless the three generations before ended so within a minute each.
-- Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
-- A node that has just joined waits 3 s for others that are desired, so nodes that start together join in one generation.
-- A benchmark that absorbs losses continues without lost nodes while its first member runs and enough others are left, and with nodes that
-  join; its end is that of the first member.
+- A failure in an elastic job may be the consequence of a loss. The failure counts as a consequence if a lost
+  node's last heartbeat is older than the failure. It counts as the benchmark's own failure as soon as all
+  other members have written a heartbeat after the failure. Until one of these is known, the job continues.
+- A generation that ends because a member saved its state has not failed, unless the three generations before
+  ended for the same reason within a minute each.
+- Losses within 5 s lead to one decision. If another member is about to be lost, the decision waits for it.
+- A node that has just joined waits 3 s for other desired nodes, so that nodes that start together join in one
+  generation.
+- A benchmark that absorbs losses continues without lost nodes, and with nodes that join, while its first
+  member runs and enough other members are left. The benchmark ends when its first member ends.
 - Survivors keep their order, and new members follow in the order of their numbers.
-- `pause` doubles with each further return of the same node. After 64 generations no lost node is admitted
+- `pause` doubles with each further return of the same node. After 64 generations, no lost node is admitted
   again.
 """
 
