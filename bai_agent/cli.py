@@ -137,8 +137,8 @@ def run_job(
     failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
-    # The first of two measurements of other processes. It is early enough that the second measurement
-    # requires no wait.
+    # The first of two measurements of other processes is made so early that the second measurement requires
+    # no wait.
     first_look = look()
     from bai_agent.job.descriptor_file import read_job
 

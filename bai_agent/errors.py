@@ -116,7 +116,7 @@ class SecretError(BaiError):
 
 
 class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed is not an error
-    """The caller asked to stop; the data that has arrived is kept for the next attempt."""
+    """The caller asked to stop; the data that has arrived is saved for the next attempt."""
 
 
 class CheckpointError(BaiError):

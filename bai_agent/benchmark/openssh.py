@@ -109,8 +109,8 @@ def require_openssh(
 def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
     """Return the public part of this node's key, creating the key if needed. Raises SetupError.
 
-    The key belongs to the benchmark's user and never leaves this machine. Its folder remains ours, so that no
-    other user can replace its files.
+    The key belongs to the benchmark's user and never leaves this machine. The folder of the key remains ours,
+    so that no other user can replace the key's files.
     """
     folder = rundir.ssh
     key = folder / KEY
@@ -271,8 +271,8 @@ def server_files(
 ) -> dict[str, str]:
     """Return the files of an sshd that admits only the holder of one key, as `account`: name → text.
 
-    Each command starts in `cwd`. Its environment is `env`, without names that are invalid in a shell.
-    use_pam: needed if the account is locked.
+    Each command starts in `cwd`, in the environment `env` without names that are invalid in a shell. use_pam:
+    needed if the account is locked.
     """
     address = f"[{server.address}]" if ":" in server.address else server.address
     config = {

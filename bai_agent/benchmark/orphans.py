@@ -20,9 +20,9 @@ _LIMIT_S = 10.0
 def kill_remains(rundir: RunDir, started: Started | None) -> int:
     """Kill every process of the LOST benchmark of `rundir`; return their number.
 
-    These are the processes with the run's mark in their environment, the session of `started` (started.json)
-    if there is proof that the shim of this run started that session, and all descendants of these processes.
-    Raises BusyError if the shim lives.
+    The killed processes are those with the run's mark in their environment, the session of `started`
+    (started.json) if there is proof that the shim of this run started that session, and all descendants of
+    these processes. Raises BusyError if the shim lives.
     """
     if is_locked(rundir.shim_lock):
         raise BusyError(

@@ -49,7 +49,8 @@ first."""
 _USUAL_UMASK = 0o022
 
 _LAUNCH_LIMIT_S = 60.0
-"""Seconds for the shim to report that the benchmark runs. They include the shim's fsyncs on a slow disk."""
+"""Seconds for the shim to report that the benchmark runs. The limit includes the shim's fsyncs on a slow
+disk."""
 
 _DEATH_SECONDS = 1.0
 """Seconds for a shim that has closed its streams to end."""
@@ -83,7 +84,7 @@ class Order:
     """Command of each arm of `repeat`."""
     listens_at: str | None = None
     """Address of this node on which the shim listens as long as it lives. None if no other node connects to
-    it."""
+    the shim."""
     hosts: tuple[Peer, ...] = ()
     """Hosts that the environment's `ssh` must reach before the start."""
     server: Peer | None = None

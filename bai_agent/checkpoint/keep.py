@@ -1,5 +1,5 @@
-"""Uploads a snapshot. Its files are uploaded first, eight at a time, and then the marker that makes it a
-checkpoint."""
+"""Uploads a snapshot. The snapshot's files are uploaded first, eight at a time. The marker, which makes the
+snapshot a checkpoint, is uploaded last."""
 
 from __future__ import annotations
 

@@ -186,14 +186,15 @@ class CheckpointThread(threading.Thread):
             if self._before is not None:
                 self._before.join(self._before_s)
                 if self._before.is_alive():
-                    # Both generations would write to the same files in the store.
+                    # If both threads ran, both generations would write to the same files in the store.
                     self._warn("the upload of the previous generation is still running")
                     return
             while not self._ends.wait(self._every_s):
                 self._keep(over=self._is_outdated)
             self._keep(over=lambda: self._is_given_up, is_last=True)
         except BaseException:
-            # This is the thread's outermost frame. A panic in obstore raises a BaseException.
+            # BaseException is caught in the thread's outermost frame, because a panic in obstore raises a
+            # BaseException.
             log.exception("checkpoints: a defect")
             self._warn("a defect; agent.log has the details")
 

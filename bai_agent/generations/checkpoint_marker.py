@@ -24,8 +24,8 @@ from bai_agent.job.record_types import Count, Moment, Seconds, Text
 from bai_agent.light_dataclass import asdict, dataclass
 
 SLOTS = 3
-"""Number of checkpoints of a node whose files are kept: the newest two are complete while the next one is
-written."""
+"""Number of checkpoints of a node whose files are stored. The newest two checkpoints are complete while the
+next checkpoint is written."""
 MOST_FILES = 50_000
 """Most files of a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
@@ -129,9 +129,9 @@ class CheckpointRecord:
     ) -> CheckpointMarker | None:
         """Return the checkpoint from which the generation `before` continues.
 
-        This is the newest checkpoint of the generations from `since` on. If there is none, return `base`, the
-        first checkpoint of the generation `since`. Checkpoints that a lost node writes later, in a generation
-        before `since`, are ignored.
+        The result is the newest checkpoint of the generations from `since` on. If these generations have no
+        checkpoint, the result is `base`, the first checkpoint of the generation `since`. Checkpoints that a
+        lost node writes later, in a generation before `since`, are ignored.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:

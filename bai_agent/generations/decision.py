@@ -1,4 +1,5 @@
-"""Decides what follows a generation. The decision is a pure function of the job's observations and its policy.
+"""Decides what follows a generation. The decision is a pure function of the job's observations and its
+policy.
 
 A *generation* is a stretch of a job with fixed members in a fixed order. All members start together and end
 together. A *member* is a node of a generation. The first row of `ROWS` that fits decides:
@@ -107,7 +108,7 @@ class StartGeneration:
 
 @dataclass(frozen=True, kw_only=True)
 class Park:
-    """Too few nodes are left. All of them stop, save the checkpoint, and wait for other nodes."""
+    """Too few nodes are left. All remaining nodes stop, save the checkpoint, and wait for other nodes."""
 
     members: tuple[int, ...]
     """Numbers of the remaining nodes, in the order of their ranks."""
@@ -223,8 +224,8 @@ def _out_of_time(seen: GenerationObservation, policy: Policy) -> Decision | None
     limit = seen.max_runtime_s
     if limit is None or seen.running_s < limit or seen.is_at(Stage.GATHERING):
         return None
-    # While a generation of a fixed job runs, the agents themselves stop its processes at `max_runtime`. This
-    # check concerns the pause after a generation.
+    # While a generation of a fixed job runs, the agents themselves stop its processes at `max_runtime`.
+    # `_out_of_time` concerns the pause after a generation.
     return EndJob(why=Why.MAX_RUNTIME) if policy.is_elastic or seen.all_ended else None
 
 

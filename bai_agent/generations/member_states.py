@@ -89,7 +89,7 @@ def may_lose_more(gone: Sequence[Member], seen: GenerationObservation, policy: P
 
 
 def failed_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members whose benchmark failed, except those that were ended because of another member."""
+    """Return the members whose benchmark failed, except members that were ended because of another member."""
     if not seen.is_at(Stage.RUNNING):
         return []
     return [

@@ -22,8 +22,9 @@ _KILL_LIMIT_S = 5.0
 """Seconds for a killed process to disappear."""
 _READY = b"ready"
 
-# Neither -m nor PYTHONPATH: -m looks into the current folder first, and PYTHONPATH would leak into the
-# benchmark. The path entries that -c adds, such as the current folder, are replaced.
+# The agent is started neither with -m nor with PYTHONPATH, because -m searches the current folder first, and
+# PYTHONPATH would leak into the benchmark. The path entries that -c adds, such as the current folder, are
+# replaced.
 _PROGRAM = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; from bai_agent.cli import main; main()"
 
 

@@ -74,8 +74,8 @@ def job_table(job: Job) -> dict[str, Any]:
 
 
 def without_credentials(job: Job) -> Job:
-    """Return `job` without secrets. Passwords and queries, which may hold a key, are removed from the addresses
-    of sources."""
+    """Return `job` without secrets. Passwords and queries, which may contain a key, are removed from the
+    addresses of sources."""
     # Imported here because an extractor starts without it.
     from bai_agent.job.schema.source_schemes import shown_address
 

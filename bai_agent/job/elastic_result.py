@@ -11,7 +11,7 @@ from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.light_dataclass import replace
 
 _OF_ONE_NODE = frozenset({"hopeless", "used_up"})
-"""Reasons for the job's end that are a failure of one node. That node's outcome has more details."""
+"""Reasons for the job's end that are a failure of one node. The outcome of that node has more details."""
 
 
 def elastic_result(

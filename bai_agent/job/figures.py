@@ -21,7 +21,7 @@ _SORTED_AT_ONCE = 2**16
 memory of values in an array."""
 _SAMPLE = 2**16
 _LEAST = 8
-"""Number of values that are always kept, because a search with fewer would make no progress."""
+"""Smallest number of values in memory, because a search with fewer values would make no progress."""
 _MARGIN = 64
 """The median of all values is searched for within a 64th of the sample on both sides of its median."""
 _NORMAL = 1.959963984540054
@@ -172,8 +172,8 @@ class ExactSum:
 
 
 class RunningMedian:
-    """Searches for the median of values that arrive in pieces. The median is expected between `low` and `high`,
-    and only values between them are kept."""
+    """Searches for the median of values that arrive in pieces. The median is expected between `low` and
+    `high`, and only values between these bounds are kept in memory."""
 
     def __init__(
         self,
@@ -184,7 +184,8 @@ class RunningMedian:
     ) -> None:
         """within: the bounds of the search that chose `low` and `high`."""
         self.kept = array("d")
-        """Values strictly between the bounds. Either all such values are kept, or every `_step`th."""
+        """Values strictly between the bounds. The list contains all such values, or every `_step`th of
+        them."""
         self._step = 1
         self._low, self._high = low, high
         self._below = self._at_low = self._between = self._at_high = 0
@@ -192,7 +193,7 @@ class RunningMedian:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether all values are still kept."""
+        """Whether all values between the bounds are still in memory."""
         return self._step == 1 and self._within is None
 
     def add(self, values: Sequence[float]) -> None:
@@ -211,7 +212,7 @@ class RunningMedian:
         self.kept.extend(array("d", values if self._step == 1 else values[first :: self._step]))
 
     def thin(self) -> None:
-        """Keep every second of the values that are kept."""
+        """Drop every second of the values in memory."""
         if len(self.kept) > _LEAST:
             self.kept = self.kept[::2]
             self._step *= 2
@@ -281,8 +282,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def relative_half_width(values: Sequence[float]) -> float:
-    """Return the standard deviation as a share of the mean; infinite if the mean is zero and values
-    differ."""
+    """Return `half_width` as a share of the mean; infinite if the mean is zero and values differ."""
     half = half_width(values)
     if half in (0, math.inf):
         return half

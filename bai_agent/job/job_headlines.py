@@ -119,10 +119,10 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
 
 class RunningHeadline:
     """The headline of values that arrive in pieces. No value is beyond `LIMIT`. The result equals
-    `headline_of` for all of them.
+    `headline_of` for all values.
 
-    Only a median keeps values, at 8 bytes per value. If the median does not keep all values, the caller must
-    add all values a second time.
+    Only a median keeps values in memory, at 8 bytes per value. If not all values are in memory, the caller
+    must add all values a second time.
     """
 
     def __init__(self, how: Headline) -> None:
@@ -136,16 +136,16 @@ class RunningHeadline:
 
     @property
     def kept(self) -> int:
-        """The number of values that are kept."""
+        """The number of values in memory."""
         return len(self._median.kept)
 
     @property
     def all_values(self) -> array[float] | None:
-        """All values; None if some values are not kept."""
+        """All values; None if some values are not in memory."""
         return self._median.kept if self._median.keeps_all else None
 
     def thin(self) -> None:
-        """Keep half of the values that are kept."""
+        """Drop half of the values in memory."""
         self._median.thin()
 
     def add(self, values: Sequence[float]) -> None:
@@ -221,7 +221,7 @@ class LastGenerations:
         return is_later
 
     def is_past(self, group: Hashable, generation: int | None) -> bool:
-        """Return whether a later generation counts instead of this one."""
+        """Return whether a later generation counts instead of this generation."""
         return generation is not None and generation < self._last.get(group, generation)
 
 

@@ -182,7 +182,7 @@ def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary
 
 
 def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
-    """Return the node whose failure caused the failures of the others, if any failed.
+    """Return the node whose failure caused the failures of the other nodes; None if no node failed.
 
     The peers of a killed process fail moments later, and a launcher may notice its own failure before.
     """

@@ -1,4 +1,4 @@
-"""The launches of a job after its first launch. They replace lost machines or add nodes.
+"""The launches of a job after its first launch, which replace lost machines or add nodes.
 
     launches/<k>/launch.json      the request, written once, before it is sent for the first time; k counts from 1
     launches/<k>/launched.json    its machines, or the refusal

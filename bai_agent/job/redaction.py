@@ -20,8 +20,8 @@ _SHORTEST_LINE = 8
 many texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of characters that index the forms. This number is the length of the shortest form, which consists
-of two lines of one character each."""
+"""Number of characters that index the forms, which is the length of the shortest form, which consists of two
+lines of one character each."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"
@@ -58,7 +58,8 @@ class Redactor(logging.Filter):
         return _IN_ADDRESSES.sub(_without_credentials, text) if "=" in text or "@" in text else text
 
     def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
-        """Return `value` with all texts in it redacted, including keys, except those of the outermost `own_levels` tables.
+        """Return `value` with all texts in it redacted, including keys, except the keys of the outermost
+        `own_levels` tables.
 
         Keys of those tables are bai's own names, which must not be redacted even if a secret is "metrics".
         Call `redact_all` before the value is encoded, because quotes and line ends of a secret look different

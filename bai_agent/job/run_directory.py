@@ -330,7 +330,7 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
 def append_line(descriptor: int, line: bytes) -> None:
     """Append all of `line`, newline included, or nothing if the disk is full. Raises OSError.
 
-    There must be no other writer.
+    No other process may write to the file.
     """
     size = os.fstat(descriptor).st_size
     try:

@@ -31,7 +31,7 @@ State = Mapping[int, Said]
 """Groups of each pattern in the last line that matched it, by the pattern's number."""
 
 _MOST_MATCHES = 64
-"""Largest number of matches of a pattern in one line that are kept."""
+"""Largest number of matches of a pattern in one line that are saved."""
 _CACHED = 4096
 
 

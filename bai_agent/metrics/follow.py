@@ -103,7 +103,7 @@ class Follower:
         return self.size() if self.end is None else min(self.size(), self.end)
 
     def read(self) -> tuple[bool, list[LineBlock]]:
-        """Read one chunk; return whether there was new content, and the lines that ended in it.
+        """Read one chunk; return whether the file had new content, and the lines that ended in the chunk.
 
         If the file became shorter, nothing is read and the position becomes the start of the truncated file.
         The caller must save this position before the next call.

@@ -36,7 +36,7 @@ _RANKS = _RUNS = 1_000_000
 
 @dataclass(eq=False)
 class Log:
-    """One log and the position in it."""
+    """One log, and the position up to which it was read."""
 
     src: str
     """Name of the source in the records of this log."""

@@ -193,7 +193,7 @@ class Extractor:
             assert run.repeat is not None
             timestamp = run.ended.time or 0
             self._take_of_run(run.ended, timestamp=timestamp, repeat=run.repeat)
-            # The metrics of the run itself are the last records of a run. They tell readers that the run's
+            # The metrics of the run itself are the last records of a run, and tell readers that the run's
             # records are complete.
             self._records.add_values(
                 "run", run.repeat, run_facts(run.ended), timestamp=timestamp, repeat=run.repeat

@@ -124,7 +124,7 @@ class RecordFile:
         self._ends = [f',"units":{json.dumps(metric.units)},"timestamp":' for metric in metrics]
 
     def add_found(self, found: Sequence[Found], origin: BlockOrigin) -> None:
-        """Append values found by patterns in a log, in order, except those that are already in the file."""
+        """Append values found by patterns in a log, in order, except values that are already in the file."""
         src, labels, truncations = origin.src, origin.labels, origin.truncations
         known = self._known.get(src)
         if known is not None:
@@ -166,7 +166,7 @@ class RecordFile:
         end = self._end(origin)
         own = f"{_LABELS}{labels}}}" if labels else ""
         # Each record consists of a fixed number of pieces. One list holds the pieces of all records, so each
-        # kind of piece is a slice of it.
+        # kind of piece is a slice of this list.
         pieces: list[str] = [""] * (_PIECES * count)
         pieces[0::_PIECES], pieces[1::_PIECES] = _numbers(self.seq, count)
         places = [f',"src":"{src}","off":{offset}' for offset in columns.offsets]
@@ -197,7 +197,7 @@ class RecordFile:
         late: bool = False,
         repeat: int | None = None,
     ) -> None:
-        """Append `values`, in order, except those that are already in the file."""
+        """Append `values`, in order, except values that are already in the file."""
         known = self._known.get(src)
         if known is not None:
             values = [each for each in values if Key(truncations, off, each.i, 0) > known]

@@ -90,8 +90,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """The program's answer. It has the wanted number of nodes, and the speed-up over one node of the wanted
-    and of the current number."""
+    """The program's answer, which has the wanted number of nodes, and the speed-up over one node of the
+    wanted and of the current number."""
 
     nodes: Annotated[int, Rule("a number of nodes", 1, 2**31)]
     speedup: Annotated[float, Rule("a speed-up", 0, math.inf)]

@@ -1,8 +1,8 @@
 """The supervisor from which AdaptDL's replicas on this node get the addresses of all replicas, and to which
 they give their hints.
 
-A server on 127.0.0.1 with two paths; `<job>` is `ADAPTDL_JOB_ID`, which holds a random token, since every user of this machine
-reaches the port:
+A server on 127.0.0.1 with two paths; `<job>` is `ADAPTDL_JOB_ID`, which contains a random token, because
+every user of this machine reaches the port:
 
 | request | answer |
 |---|---|

@@ -1,8 +1,8 @@
 """One node's view of an elastic job. The node writes heartbeats, reads the newest decision, and makes
 decisions if it is the leader.
 
-The *leader* is the first member of the newest generation. It observes all nodes and decides; members only
-read `control/`. If a leader writes no heartbeat for `limits.peer_silence` and does not answer a direct
+The *leader* is the first member of the newest generation. The leader observes all nodes and decides; members
+only read `control/`. If a leader writes no heartbeat for `limits.peer_silence` and does not answer a direct
 question, the next living member becomes the leader. Each further member waits 20 s longer. Every decision is
 written once, and its content is binding for all, whichever node wrote it.
 """

@@ -220,7 +220,7 @@ class JobObserver:
         """Return the members. If the benchmark absorbs losses, a node whose processes failed remains a member as long as its agent
         lives.
 
-        Such a node is ready for the next generation.
+        A member whose processes failed is ready for the next generation.
         """
         if not self._ctx.policy.absorbs:
             return members

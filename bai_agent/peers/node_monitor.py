@@ -1,5 +1,5 @@
-"""The common part of the monitors of fixed and elastic jobs. It handles a node's heartbeats, the node's view
-of the other nodes, and the time for which the node has not reached the job store."""
+"""The common part of the monitors of fixed and elastic jobs, which handles a node's heartbeats, the node's
+view of the other nodes, and the time for which the node has not reached the job store."""
 
 from __future__ import annotations
 

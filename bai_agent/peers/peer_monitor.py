@@ -1,4 +1,4 @@
-"""Heartbeats between the nodes of a fixed job, and the consequences of one node's end for the others.
+"""Heartbeats between the nodes of a fixed job, and the consequences for the other nodes when a node ends.
 
 The monitor runs on its own thread, because a check may hang as long as the network. Rank 0, the coordinator,
 watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age counts from its last

@@ -105,8 +105,8 @@ def keep_artifacts(
 
 
 def _put_as(user: User, path: Path, *, folder: Path, put: Callable[[Path], None]) -> int:
-    """Upload the file that `user` finds at `path`, even if the name is changed meanwhile; return its size (bytes). Raises OSError,
-    StoreError."""
+    """Upload the file that `user` finds at `path`, even if the name is changed during the upload; return the
+    file's size (bytes). Raises OSError, StoreError."""
     descriptor = open_as(user, path)
     try:
         opened = Path(f"/proc/self/fd/{descriptor}")

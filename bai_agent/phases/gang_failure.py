@@ -134,8 +134,8 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
     """Return outcomes for the nodes whose end is unknown. Even if all `heard` nodes succeeded, a node with an
     unknown end keeps the job from succeeding."""
     if ctx.is_served or any(each.outcome != Outcome.SUCCEEDED.value for each in heard):
-        # If a single launcher started all processes and succeeded, all nodes succeeded. If a node failed, that
-        # failure is the cause, whatever happened to the others.
+        # If a single launcher started all processes and succeeded, all nodes succeeded. If a node failed,
+        # that failure is the cause, whatever happened to the other nodes.
         return []
     ranks = {each.rank for each in heard}
     return [

@@ -28,8 +28,8 @@ _CLAIM_SECONDS = 120.0
 """Seconds for which the claim of this node's part of an unreachable store is retried before the run ends."""
 
 _LAUNCH_SECONDS = 600.0
-"""The same time as `_CLAIM_SECONDS`, but for a machine of a later launch. It is longer, because the launcher
-may have died before it recorded the launch, and another launcher checks later."""
+"""The same time as `_CLAIM_SECONDS`, but for a machine of a later launch. The time is longer, because the
+launcher may have died before it recorded the launch, and another launcher checks later."""
 
 _CLAIM_MARGIN = 5.0
 """Additional seconds for the last answer of the store."""

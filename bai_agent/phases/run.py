@@ -255,8 +255,8 @@ def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
 
 
 def _wait_until_alone(ctx: RunContext) -> None:
-    """If the job is exclusive, wait until no other job runs on this machine. Raises RunEndedError if the run must
-    end meanwhile."""
+    """If the job is exclusive, wait until no other job runs on this machine. Raises RunEndedError if the run
+    must end during the wait."""
     # Node 0 reports for all nodes on one machine; the other nodes wait for node 0 in `join`.
     if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
         return
@@ -360,5 +360,5 @@ class Phases:
     join: Phase = join
     run: Phase = run_benchmark
     drain: Phase = _drain
-    """The phase in which records are delivered. It is skipped if the benchmark never began."""
+    """The phase in which records are delivered, which is skipped if the benchmark never began."""
     end: Phase = _end

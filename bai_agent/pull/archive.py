@@ -80,7 +80,7 @@ class MemberContent:
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """An archive member. Its content must be read before the next member is requested."""
+    """An archive member. The content of a member must be read before the next member is requested."""
 
     name: str
     kind: MemberKind

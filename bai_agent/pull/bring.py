@@ -52,8 +52,8 @@ class PullTask:
         return self.unpack_root if self.source.unpack is Unpack.IN_PLACE else self.target
 
     def landing_user(self) -> User | None:
-        """Return the user with whose rights the files are written. This is the benchmark's user if that user
-        can write there, and None otherwise. Raises OSError."""
+        """Return the user with whose rights the files are written. The result is the benchmark's user if that
+        user can write there, and None otherwise. Raises OSError."""
         root = self.target if self.source.unpack is Unpack.NO else self.unpack_root
         return self.user if self.user is not None and may_change(self.user, root) else None
 

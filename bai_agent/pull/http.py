@@ -350,8 +350,8 @@ class Proxy:
     host: str
     port: int
     headers: dict[str, str] = field(repr=False)
-    """Headers of each request to the proxy itself. They contain credentials if the proxy's address has
-    any."""
+    """Headers of each request to the proxy itself, with credentials if the proxy's address has
+    credentials."""
 
 
 def proxy_for(target: SplitResult) -> Proxy | None:

@@ -40,13 +40,13 @@ def pull(
 ) -> None:
     """Bring every source to its place, verified and, if requested, unpacked. The user's own files are never replaced.
 
-    Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a
-    time of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and `stopping`
-    are called on this thread only. `user`: the benchmark's user, if it differs from the agent's. In folders that this
-    user can write, nothing is accessed with greater rights.
+    Relative paths are below `folders[kind]`. `manifest` records finished sources for a restart. `deadline` is
+    a time of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and
+    `stopping` are called on this thread only. `user`: the benchmark's user, if it differs from the agent's.
+    In folders that this user can write, nothing is accessed with greater rights.
 
-    Raises PullError for the first source that fails or when the deadline passes (arrived content is kept for the next
-    attempt), NoSpaceError if there is no room, PullStopped once `stopping()` is true.
+    Raises PullError for the first source that fails or when the deadline passes (arrived content is saved for
+    the next attempt), NoSpaceError if there is no room, PullStopped once `stopping()` is true.
     """
     tasks = [_task(source, folders, user) for source in sources]
     _refuse_conflicts(tasks)
@@ -127,8 +127,8 @@ class _Run:
         except PullEndedError:
             return
         except BaseException as error:
-            # Raised again on the caller's thread, because the benchmark must not run without its data. This includes
-            # obstore's panics, which are BaseExceptions.
+            # Raised again on the caller's thread, because the benchmark must not run without its data. The
+            # errors include obstore's panics, which are BaseExceptions.
             self.failures.append(error)
         finally:
             self.news.set()

@@ -270,7 +270,8 @@ def _describe(python: str, run: _Runner) -> PythonDescription:
 
 
 class _Runner:
-    """Runs commands one after the other, within the deadline. Their output goes into one log."""
+    """Runs commands one after the other, within the deadline. The output of all commands goes into one
+    log."""
 
     def __init__(
         self,

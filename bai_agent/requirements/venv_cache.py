@@ -105,7 +105,7 @@ class CachedVenv:
         return now_ms()
 
     def remove(self) -> None:
-        """Delete the environment. Its lock must be held. Raises OSError."""
+        """Delete the environment. The caller must hold the environment's lock. Raises OSError."""
         self._mark.unlink(missing_ok=True)
         if self.venv.exists():
             shutil.rmtree(self.venv)

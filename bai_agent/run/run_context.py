@@ -118,7 +118,7 @@ class RunContext:
     sinks_started: bool = False
     """Whether the sinks of the job descriptor run."""
     role: Role = Role.COMPUTE
-    """This node's part in the job, known once the nodes have met."""
+    """This node's part in the job, which is known after the nodes have met."""
     is_served: bool = False
     """Whether the other nodes only serve this node, so that they end after this node's benchmark."""
     probe: EnvironmentProbe | None = None

@@ -38,8 +38,8 @@ class EventLog:
         self._clock = clock
         self.seen: list[RunEvent] = list(read_events(path))
         self.lenient = False
-        """Whether an event is only kept in memory if the disk is full, because at the end of a run the result matters
-        more."""
+        """Whether an event is stored only in memory if the disk is full, because at the end of a run the
+        result matters more."""
 
     def add(self, event: RunEvent) -> None:
         """Append an event with the current time. The event is in `seen` even if `add` raises OSError."""

@@ -11,7 +11,7 @@ from bai_agent.files.new_files import link_descriptor
 
 
 class OpenFile:
-    """A file that is opened as soon as it exists and then kept open."""
+    """A file that is opened as soon as it exists, and that remains open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 class Poller(threading.Thread):
-    """Calls `look` until it returns True, or until `end`. A failed call is repeated, and consecutive failures are logged only
-    once."""
+    """Calls `look` until `look` returns True, or until `end` is called. A failed call is repeated, and
+    consecutive failures are logged only once."""
 
     def __init__(
         self, look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str
@@ -40,7 +40,8 @@ class Poller(threading.Thread):
                     log.warning("%s: %s", self._failure, error)
                 fails = True
             except BaseException:
-                # This is the thread's outermost frame, and obstore's panics are BaseExceptions.
+                # BaseException is caught in the thread's outermost frame, because obstore's panics are
+                # BaseExceptions.
                 if not is_broken:
                     log.exception("%s; trying again", self._failure)
                 is_broken = True

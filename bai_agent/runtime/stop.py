@@ -102,7 +102,7 @@ class StopMonitor:
         """Return whether the job was cancelled or the agent was told to stop, so that the rest of this run is
         not needed.
 
-        Such a request counts even if there was another reason before.
+        A cancellation or an order to stop counts even if there was another reason before.
         """
         self._look_again()
         return self._unwanted

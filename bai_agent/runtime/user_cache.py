@@ -1,10 +1,10 @@
-"""This user's cache folder with the answers of programs, so that the next run on this machine need not query them
-again.
+"""This user's cache folder with the answers of programs, so that the next run on this machine need not query
+these programs again.
 
-<cache>/bai/answers/<digest of the question>.json holds an answer and the time stamps of the files that it
-depends on. The answer is valid while these files are unchanged. An answer is not stored if a file is so new
-that a later change may have the same time stamp. An answer is not flushed to the disk, so after a power loss
-the program is queried again.
+<cache>/bai/answers/<digest of the question>.json contains an answer and the time stamps of the files that the
+answer depends on. The answer is valid while these files are unchanged. An answer is not stored if a file is
+so new that a later change may have the same time stamp. An answer is not flushed to the disk, so after a
+power loss the program is queried again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Strategy(Protocol):
 
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
         """Return the program that the node `me` of `peers` (in the order of their ranks) starts. command: the benchmark's
-        own. Pure."""
+        own. The method has no side effects."""
         ...
 
 
@@ -35,7 +35,7 @@ class ExplainsFailure(Protocol):
     launcher's own exit is known."""
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-        """Return which process of the node `me` failed first; None if unknown. Pure.
+        """Return which process of the node `me` failed first; None if unknown. The method has no side effects.
 
         The benchmark may have written anything into `remains`.
         """
@@ -47,21 +47,21 @@ class SetsUp(Strategy, Protocol):
     """A strategy whose nodes must be set up before they join."""
 
     def setup(self, job: Job, rank: int) -> Setup:
-        """Return the requirements of the node `rank` in a job of several nodes. Pure."""
+        """Return the requirements of the node `rank` in a job of several nodes. The method has no side effects."""
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
         """Return, in a sentence, why these nodes cannot work together; None if the nodes can work together.
-        Pure."""
+        The method has no side effects."""
         ...
 
 
 @runtime_checkable
 class PlacesNodes(Strategy, Protocol):
-    """A strategy whose nodes need different addresses even if all of them are on this machine."""
+    """A strategy whose nodes need different addresses even if all nodes are on this machine."""
 
     def local_address(self, job: Job, node: int) -> str:
-        """Return the loopback address of the node with this number. Pure."""
+        """Return the loopback address of the node with this number. The method has no side effects."""
         ...
 
 

@@ -45,7 +45,7 @@ def require_one_process(job: Job, starts: str, advice: str = "") -> None:
 
 
 def loopback_address(job: Job, node: int) -> str:
-    """Return a loopback address for a node on this machine. It is unlikely that a node of another job has the
+    """Return a loopback address for a node on this machine. A node of another job is unlikely to have the
     same address."""
     network = 1 + zlib.crc32(job.job.id.encode()) % _JOBS
     address = network << 10 | 1 + node % _NODES

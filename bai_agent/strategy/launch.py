@@ -56,8 +56,8 @@ class Setup:
     requirements, nothing starts on any node."""
 
     program: str | None = None
-    """Program that must exist on the node, looked up as in `Needs`. Its version is published to the other nodes as
-    `engine` of a `Peer`."""
+    """Program that must exist on the node, looked up as in `Needs`. The program's version is published to the
+    other nodes as `engine` of a `Peer`."""
     needs: Needs = Needs()
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Versions of the benchmark's modules that are known to work. Any other version causes a warning."""
@@ -70,7 +70,8 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class SshTo:
-    """Nodes to which this node logs in with `ssh ADDRESS` and its own key. The launch waits until all of them answer."""
+    """Nodes to which this node logs in with `ssh ADDRESS` and its own key. The launch waits until all these
+    nodes answer."""
 
     hosts: tuple[Peer, ...]
 

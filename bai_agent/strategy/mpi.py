@@ -26,7 +26,8 @@ _FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/amazon/openmpi5/bin", "/opt/openmpi
 """Folders of Open MPI in AWS's images: two from the EFA installer, and one in AWS's containers."""
 
 _AS_ROOT = {
-    # Without these variables, mpirun refuses to run as root. The variables have no effect for other users.
+    # Without OMPI_ALLOW_RUN_AS_ROOT and its confirmation, mpirun refuses to run as root. These variables have
+    # no effect for other users.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     # Open MPI 5 uses PRRTE's launcher.

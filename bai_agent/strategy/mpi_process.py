@@ -62,7 +62,7 @@ class LineCopy:
         self._held = b""
         """Content that was read but not written yet."""
         self._whole = 0
-        """Number of bytes of `_held` that may be written. They are whole lines, or a part of a line that is
+        """Number of bytes of `_held` that may be written, which are whole lines, or a part of a line that is
         too long to wait for its end."""
         self.end: int | None = None
         """Offset at which copying stops. None means the file's end."""
@@ -115,7 +115,7 @@ class LineCopy:
         return written > 0
 
     def _length_of_piece(self) -> int:
-        """Return the number of bytes to write at once. They are as many whole lines as mpirun reads at once,
+        """Return the number of bytes to write at once, which are as many whole lines as mpirun reads at once,
         or a part of a longer line."""
         if self._whole <= _PIECE:
             return self._whole

@@ -2,8 +2,8 @@
 
 On the first node, this program starts Ray's head, waits until Ray has all nodes, and runs the command. When
 the command ends, this program stops Ray. On every other node, this program starts `ray start --address=…` as
-soon as the head answers. There, it stops Ray when it receives SIGTERM, because Ray would outlive its head.
-Ray itself retries forever, so this program has its own time limits.
+soon as the head answers. On those nodes, this program stops Ray when it receives SIGTERM, because Ray would
+outlive its head. Ray itself retries forever, so this program has its own time limits.
 
 The token of the run arrives in a variable and is written to a file of the benchmark's user, because programs print variables more
 often than files. Ray runs in a session of its own, so SIGTERM to the benchmark's process group reaches the command while Ray still

@@ -83,8 +83,8 @@ class Torchrun:
             "tee": "0",
         }
         words = [f"--{name}={value}" for name, value in options.items()]
-        # Without this variable, torchrun kills its processes 30 s after SIGTERM, whatever the grace period
-        # (PyTorch 2.12 and later read the variable).
+        # Without TORCH_ELASTIC_SHUTDOWN_TIMEOUT, torchrun kills its processes 30 s after SIGTERM, whatever
+        # the grace period (PyTorch 2.12 and later read the variable).
         grace = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(job.limits.grace.total_seconds()))}
         return Launch(
             argv=("torchrun", *words, "--no-python", "--", *command),
@@ -114,8 +114,8 @@ def pytorch_environment(job: Job, me: Peer, *, alone: bool, more: Mapping[str, s
         # to 1 if the variable is unset and there are several processes.
         environment["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
     if not alone and me.interface is not None:
-        # Without this variable, Gloo looks up the host's own name. Gloo uses the loopback address if the name
-        # is unknown or /etc/hosts maps the name to that address.
+        # Without GLOO_SOCKET_IFNAME, Gloo looks up the host's own name. Gloo uses the loopback address if the
+        # name is unknown or /etc/hosts maps the name to that address.
         environment["GLOO_SOCKET_IFNAME"] = me.interface
     return {name: value for name, value in environment.items() if name not in job.benchmark.env}
 

@@ -3,10 +3,10 @@ while the Python runs.
 
 BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two writes, of the text and of the
 newline, between which another process's text can come. timed: a flush ten times a second, so SIGTERM loses at
-most the last tenth. Then the `sitecustomize` of the Python itself runs.
+most the last tenth. After this module, the `sitecustomize` of the Python itself runs.
 
 In a job with the strategy adaptdl, this module lets `import adaptdl`, whose last version is of 2022, work
-with current versions of numpy, semver and setuptools, and with a port that our agent holds for it.
+with current versions of numpy, semver and setuptools, and with a port that our agent reserves for AdaptDL.
 
 Annotations are those of Python 3.6, because the benchmark's Python may be older than the agent's.
 """

@@ -325,7 +325,7 @@ ImageName = Annotated[str, Check(_image)]
 _SYSTEM_FOLDERS = re.compile(
     r"/(bin|boot|dev|etc|lib(32|64|x32)?|proc|run|sbin|sys|usr)(/.*)?|/(home|opt|root|tmp|var)|/var/(lib|log|tmp)"
 )
-"""The system's own folders, most of them with all folders below."""
+"""The system's own folders, most of which include all folders below."""
 
 
 def _mount_target(text: str) -> Mistake | None:

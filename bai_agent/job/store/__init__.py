@@ -1,4 +1,4 @@
-"""The job store. It contains the whole record of a job, as objects under keys, in a folder or in S3.
+"""The job store, which contains the whole record of a job, as objects under keys, in a folder or in S3.
 
 ```
 <job-id>/  job.toml  cancel.json  result.json  artifacts/…
@@ -35,8 +35,8 @@ class StoredObject:
     modified: int | None = field(default=None, compare=False)
     """Time at which the object was written (ms UTC, by the store's own clock)."""
     etag: str = field(default="", compare=False)
-    """Identifier of the object's content, if the store has one. It detects changes within one second, the
-    resolution of a bucket's clock."""
+    """Identifier of the object's content, if the store has one. The identifier detects changes within one
+    second, the resolution of a bucket's clock."""
 
 
 class JobStore(Protocol):
@@ -108,7 +108,7 @@ def open_store(
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-        # Imported here because both modules import this one.
+        # Imported here because both modules import this module.
         from bai_agent.job.store.directory import DirectoryStore
 
         return DirectoryStore(Path(os.fsdecode(unquote_to_bytes(parts.path))))

@@ -1,5 +1,5 @@
-"""Searches many lines at once if nearly every line contains a pattern's required text. Such a search takes a
-fraction of the time of searching each line.
+"""Searches many lines at once if nearly every line contains a pattern's required text. A search of many lines
+takes a fraction of the time of searching each line.
 
 Many lines are searched at once only for patterns for which both ways give the same result (see
 `line_bound.py`), and only if no number needs a second check (see `number.py`).

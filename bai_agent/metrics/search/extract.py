@@ -269,8 +269,8 @@ class Extraction:
         self._settle(dense, matches >= _DENSE * len(searchers) * (len(starts) - 1))
 
     def _settle(self, dense: frozenset[int], is_so: bool) -> None:
-        """Stop searching for texts that are in every line. Their patterns then search all lines, until too few lines
-        match."""
+        """Stop searching for texts that are in every line. The patterns of these texts search all lines,
+        until too few lines match."""
         metrics = self._metrics_of(dense)
         kept = is_so and len(metrics) <= _MOST_SETTLED and all(map(self._goes_at_once, metrics))
         if not kept:

@@ -36,7 +36,7 @@ _WHOLE_EXPONENT = re.compile(r"[eE][0-9]+(?!\w)", re.ASCII).match
 _SPACE = " \t\v\f"
 _GROUPED = r"[-+]?[0-9]{1,3}(?:(?P<separator>[,_'])[0-9]{3})(?:(?P=separator)[0-9]{3})*(?:\.[0-9]+)?(?![0-9])"
 _MICRO = "µ|\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}µ"
-"""The micro sign. It is one character, or two characters in a line that is searched as bytes."""
+"""The micro sign, which is one character, or two characters in a line that is searched as bytes."""
 _COUNTED = "|".join(sorted(map(re.escape, COUNTED), key=len, reverse=True))
 _PREFIX = (
     rf"(?P<prefix>[kKMGTPE]i?(?=(?:[bB]|[bB]its?|[bB]ytes?|[bB]ps|(?i:{_COUNTED}))?(?![A-Za-z]))"
