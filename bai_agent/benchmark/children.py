@@ -38,8 +38,8 @@ def run_in_session(
 
     The output is a file and not a pipe, because processes that the program leaves behind could keep a pipe
     open. options: further options of Popen. Raises OSError, TimeoutExpired at `deadline`
-    (`time.monotonic()`), and Stopped when `stopping()` returns True. Before a timeout or Stopped is raised,
-    the program and its descendants are killed.
+    (`time.monotonic()`), and Stopped when `stopping()` returns True. Before TimeoutExpired or Stopped is
+    raised, the program and its descendants are ended.
     """
     child = subprocess.Popen(
         argv,

@@ -285,7 +285,8 @@ class NodeMonitor(Poller, ABC):
         return CHANGE_SECONDS if self._is_change_near() else SIGN_SECONDS
 
     def _unheard_s(self, node: int) -> float:
-        """Return the time for which a node has neither written a heartbeat nor answered directly (seconds)."""
+        """Return the time for which a node has neither written a heartbeat nor answered directly
+        (seconds)."""
         return self._quiet_s(node, self._ages, since_s=self._watched_from)
 
     def _silent_s(self, node: int) -> float:

@@ -35,7 +35,7 @@ class ExplainsFailure(Protocol):
     launcher's own exit is known."""
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-        """Return which process of the node `me` failed first; None if unknown. The method has no side effects.
+        """Return which process of the node `me` failed first; None if unknown. Has no side effects.
 
         The benchmark may have written anything into `remains`.
         """
@@ -47,7 +47,7 @@ class SetsUp(Strategy, Protocol):
     """A strategy whose nodes must be set up before they join."""
 
     def setup(self, job: Job, rank: int) -> Setup:
-        """Return the requirements of the node `rank` in a job of several nodes. The method has no side effects."""
+        """Return the requirements of the node `rank` in a job of several nodes. Has no side effects."""
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:

@@ -110,8 +110,8 @@ def source_name(src: str) -> str:
     """Return the name of `src` for messages and records. A file of this machine is named by its path. An address is shown
     without password, and with a digest instead of its query.
 
-    A query may contain a secret key, but only the query may distinguish two files. The signature of a signed
-    address is ignored, so that an address that is signed again names the same file.
+    A query may contain a secret key, but the query may also be the only difference between two files. The
+    signature of a signed address is ignored, so that an address that is signed again names the same file.
     """
     if found := _FILE.match(src):
         return unquote(src[found.end() :])
