@@ -96,7 +96,7 @@ def missing_dependencies() -> list[str]:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user access to the user's folders. If access is impossible, the problem is
+    """Give the benchmark's user access to the benchmark's folders. If access is impossible, the problem is
     detected before the pull."""
     try:
         user = find_user(ctx.job.benchmark.user)
