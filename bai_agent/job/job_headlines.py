@@ -46,7 +46,7 @@ class SeriesNumber:
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """The series' labels, sorted, without the labels that name a record's origin."""
+    """The series' labels, sorted, without labels that name a record's origin."""
     arm: str | None = None
     repeat: int | None = None
     generation: int | None = None

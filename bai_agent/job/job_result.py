@@ -47,7 +47,7 @@ def job_result(
     The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last
     lines. Without a failure, the job gets those of rank 0. A required metric is missing if no node has seen a
     value of the metric. whole: whether `nodes` are all nodes of the job. lost: ranks that were given up.
-    seen: required metrics that lost nodes reported in their last heartbeats .
+    seen: required metrics that lost nodes reported in their last heartbeats.
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
     several = len(ranked) > 1

@@ -402,8 +402,8 @@ class HeadlineValue:
     over_ranks: Text | None = None
     """How ranks are combined, as an `OverRanks`; None for one rank."""
     runs: dict[Text, list[Number]] | None = None
-    """Numbers of the node's ranks, by repeat, in the record of a node of several. The key is "" for a single
-    run."""
+    """Numbers of the node's ranks, by repeat, in the record of one of several nodes. The key is "" for a
+    single run."""
     generation: Count | None = None
     """Generation of the headline's values. None if the job has no generations."""
     nodes: dict[Text, Number] | None = None

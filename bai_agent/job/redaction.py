@@ -20,8 +20,8 @@ _SHORTEST_LINE = 8
 many texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of characters that index the forms, which is the length of the shortest form, which consists of two
-lines of one character each."""
+"""Number of characters that index the forms. The shortest form, two lines of one character each, has this
+length."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"

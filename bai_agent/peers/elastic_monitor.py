@@ -124,7 +124,7 @@ class ElasticMonitor(NodeMonitor):
         self._left = False
         self._told_restored = self._acknowledged = -1
         """Generation of the restored checkpoint, and newest known planned decision, in this node's last
-        heartbeat ."""
+        heartbeat."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
         """Folder of the requests for another number of nodes; None if the store is not a folder."""
