@@ -16,8 +16,8 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
     cause: the process that failed first, if a launcher started several and its own exit code says little. The
     first of these causes that applies is returned: the end was not recorded; the benchmark never ran; the
-    agent stopped it; the agent was told to end; the kernel killed it because of memory; another signal; its
-    own exit code.
+    agent stopped the benchmark; the agent was told to end; the kernel killed the benchmark because of memory;
+    another signal; the benchmark's own exit code.
     """
     if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence

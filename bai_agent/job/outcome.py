@@ -159,7 +159,8 @@ NAMES_NODES = (
 )
 """Outcomes of all nodes, or with sentences that name the node."""
 UNCAUSED = (Outcome.OOM, Outcome.KILLED, Outcome.PEER_LOST)
-"""Outcomes that are never caused by another node's failure. The loss of a node counts from its last heartbeat."""
+"""Outcomes that are never caused by another node's failure. A node counts as lost from its last heartbeat
+on."""
 OWN_FAILURES = tuple(
     each
     for each in Outcome

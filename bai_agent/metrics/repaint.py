@@ -3,7 +3,7 @@ state of a line.
 
 A bar prints its states into one line, each ended by a carriage return. Whether a state is the line's last
 state is only known when the line ends or the next state follows. Therefore, one state is held back, and the
-recorded position is before this state. A restarted process then makes the same decision.
+recorded position is before this state. A restarted process makes the same decision from this position.
 """
 
 from __future__ import annotations

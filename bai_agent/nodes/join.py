@@ -264,8 +264,8 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
 
 
 def _address(ctx: RunContext, strategy: Strategy) -> str:
-    """Return the address of this node for the other nodes. On EC2, it is the node's address in the subnet.
-    Otherwise, it is the address of this machine, on which all nodes run."""
+    """Return the address of this node for the other nodes. On EC2, the address is the node's address in the
+    subnet. Elsewhere, all nodes run on this machine, and the address is this machine's."""
     if ctx.others is None:
         return _ALONE
     if ctx.node.instance_id is None:

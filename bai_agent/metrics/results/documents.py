@@ -166,7 +166,7 @@ def hyperfine(document: Any) -> Found:
 
 def google_benchmark(document: Any) -> Found:
     """Yield the values of google-benchmark's `--benchmark_out`: times and counters of each repetition, and
-    aggregates. The aggregate's name follows the metric's name."""
+    aggregates. The name of an aggregate follows the metric's name."""
     for each in tables(_required_list(document, "benchmarks")):
         name = each.get("run_name", each.get("name"))
         if each.get("error_occurred") is True or each.get("skipped"):
