@@ -56,7 +56,7 @@ class Leader:
         self.waits = False
         """Whether a reason for a decision is known but the leader still waits for further reports."""
         self.waited_for: Sequence[Peer] = ()
-        """The members whose next heartbeat it waits for."""
+        """The members whose next heartbeat the leader waits for."""
 
     @property
     def has_begun(self) -> bool:

@@ -154,7 +154,7 @@ class StoreAbsence:
 
 
 class NodeMonitor(Poller, ABC):
-    """Gives this node's heartbeats and reads those of the other nodes. A `StopSource`."""
+    """Writes this node's heartbeats and reads those of the other nodes. A `StopSource`."""
 
     def __init__(
         self,

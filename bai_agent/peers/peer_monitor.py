@@ -36,7 +36,7 @@ the same time."""
 
 
 class PeerMonitor(NodeMonitor):
-    """Gives this node's heartbeats and watches those of the other nodes in a fixed job."""
+    """Writes this node's heartbeats and watches those of the other nodes in a fixed job."""
 
     def __init__(
         self,

@@ -101,8 +101,8 @@ def _is_end_of(cause: Cause, log: str, code: int) -> bool:
 
 
 def _last(pattern: re.Pattern[str], log: str) -> re.Match[str] | None:
-    """Return the last match, because a command may start mpirun more than once and print anything before
-    that."""
+    """Return the last match, because a command may start mpirun more than once and print anything before the
+    last start."""
     return max(pattern.finditer(log), key=re.Match.start, default=None)
 
 
