@@ -1,5 +1,5 @@
-"""Places where jobs run. A new backend needs a `Backend` class and an entry in `_BACKENDS`, placed before any
-backend that would claim its jobs."""
+"""Places where jobs run. To add a backend, write a `Backend` class and add an entry to `_BACKENDS`, before
+any existing backend that would claim the new backend's jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def backend_names() -> dict[str, str]:
 
 
 class Backends:
-    """All backends, each created when it is first needed."""
+    """All backends. Each backend is created when it is first needed."""
 
     def __init__(self, *, settings: Callable[[], Settings] | None = None, store: str | None = None) -> None:
         """settings: reads the configuration; default: the configuration without options. store: the job store
@@ -77,14 +77,14 @@ class Backends:
         return self.named(name) if name is not None else None
 
     def of_request(self, job_request: JobRequest, descriptor: Descriptor) -> Backend:
-        """Return the backend of `job_request`: that of `--on`, otherwise that of its descriptor. Raises
-        UsageError."""
+        """Return the backend of `job_request`: the backend that `--on` names, otherwise the descriptor's.
+        Raises UsageError."""
         engine = job_request.on or descriptor.info.execution_engine
         return self.of_engine(engine) or self.named(engine)
 
     def stores(self, named: str | None) -> Iterator[JobStore]:
-        """Yield the stores of all backends, the nearest first; each is opened on demand. named: if set, only
-        this store. Raises UsageError, StoreError.
+        """Yield the stores of all backends, the nearest store first. Each store is opened only when it is
+        reached. named: if set, only this store is yielded. Raises UsageError, StoreError.
         """
         seen = set()
         for backend in map(self.named, _BACKENDS):
@@ -103,7 +103,7 @@ class Backends:
 
     @cached_property
     def _options(self) -> BackendOptions:
-        # Imported here because `bai --help` does not need them.
+        # The modules are imported here because `bai --help` does not need the configuration.
         from executor.backends.backend import BackendOptions
         from executor.configuration.config import read_settings
 

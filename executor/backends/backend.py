@@ -31,7 +31,7 @@ class BackendOptions:
 
 
 def named_store(option: str | None) -> str | None:
-    """Return the job store that `--store` names, otherwise BAI_STORE; None if neither is set."""
+    """Return the job store that `--store` names, otherwise the store in BAI_STORE; None if neither is set."""
     return option or os.environ.get("BAI_STORE") or None
 
 
@@ -55,7 +55,7 @@ class Plan(Protocol):
         ...
 
     def refusal(self) -> str | None:
-        """Return the reason why a valid plan would not be started; None if it would be."""
+        """Return the reason why a valid plan would not be started; None if the plan would be started."""
         ...
 
     def user_data(self) -> bytes:
@@ -67,16 +67,17 @@ class LaunchNotice(Protocol):
     """A launch that is about to be requested."""
 
     def sentence(self, *, cost: bool) -> str:
-        """Return the launch as a sentence. cost: whether to add its cost, which needs a request to AWS."""
+        """Return the launch as a sentence. cost: whether to add the launch's cost, which needs a request to
+        AWS."""
         ...
 
     def cost(self) -> float | None:
-        """Return the maximum cost (USD), which needs a request to AWS; None if unknown."""
+        """Return the launch's maximum cost (USD), for which AWS is queried; None if the cost is unknown."""
         ...
 
     def hourly(self) -> float | None:
-        """Return the cost per hour of all machines together (USD), which needs a request to AWS; None if
-        unknown."""
+        """Return the cost per hour of all machines together (USD), for which AWS is queried; None if the cost
+        is unknown."""
         ...
 
     def warnings(self) -> list[str]:
@@ -86,11 +87,11 @@ class LaunchNotice(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityWait:
-    """A job that could not be launched for lack of capacity, and waits until there is capacity."""
+    """The wait of a job that could not be launched for lack of capacity."""
 
     job_id: str
     sentence: str
-    """The attempts, and EC2's answers."""
+    """Description of the attempts to launch the job, with EC2's answers."""
     again: datetime
     """Time at which all candidates are requested again."""
     until: datetime
@@ -117,8 +118,8 @@ class SubmitListener:
     on_launch: Callable[[str], None] = lambda job_id: None
     """Called with the job's id, just before any part of it may run."""
     on_wait: Callable[[CapacityWait], None] = lambda wait: None
-    """Called with the wait, while no part of the job runs. After it returns, this process retries the
-    submission. It may raise to prevent that."""
+    """Called with the wait, while no part of the job runs. After the callback returns, this process retries
+    the submission. The callback may raise to prevent the retry."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,8 @@ class Watcher(Protocol):
     """Time between two reads of the job's record (seconds)."""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Check the job and do everything that is due; return a sentence for the user, or None. It may be
-        called often, because it limits the rate of its checks.
+        """Check the job and do everything that is due; return a sentence for the user, or None. `observe` may
+        be called often, because a watcher limits the rate of its checks.
 
         news: whether the job has written something since the last call. Raises NoResultError or RecordError
         if the job will not have a result.
@@ -162,7 +163,7 @@ class Backend(Protocol):
     name: str
     """Name of the backend in `--on` and `JobStatus.where`."""
     remote: bool
-    """Whether jobs run on other machines. These cost money, can be terminated at once, and use a remote
+    """Whether jobs run on other machines, which cost money, can be terminated at once, and use a remote
     store."""
     option_names: Sequence[str]
     """Names of options besides --store, such as "region", that select jobs and credentials. Suggested
@@ -177,14 +178,15 @@ class Backend(Protocol):
     def open_store(self, named: str | None) -> JobStore | None:
         """Return the store of this backend's jobs. Raises UsageError, StoreError.
 
-        named: the store that the user names; if it belongs to another backend, the result is None. Without
-        `named`: the store in BAI_STORE, otherwise the default one; None if there is none.
+        named: the store that the user names; the result is None if this store belongs to another backend.
+        Without `named`, the store in BAI_STORE is opened, otherwise the default store; None if neither
+        exists.
         """
         ...
 
     def store_option(self) -> str | None:
-        """Return the `--store` option that a command needs to find a job that is submitted now; None if it
-        needs no option."""
+        """Return the `--store` option that a command needs to find a job that is submitted now; None if the
+        command needs no option."""
         ...
 
     def submission_store(self) -> JobStore:
@@ -215,8 +217,8 @@ class Backend(Protocol):
         job_id: str | None,
         listener: SubmitListener,
     ) -> Submitted:
-        """Record the job and start it. If the call is repeated with the same id, after any failure, the job
-        is started only once."""
+        """Record the job and start it. If the call is repeated with the same job id, after any failure, the
+        job is still started only once."""
         ...
 
     def status(self, record: JobRecord) -> JobStatus:
@@ -224,8 +226,8 @@ class Backend(Protocol):
         ...
 
     def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
-        """Return the statuses of jobs, in their order, without changing anything. A broken record is reported
-        as a status, too."""
+        """Return the statuses of jobs, in their order, without changing anything. A broken record is also
+        reported as a status."""
         ...
 
     def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> Watcher:
@@ -234,34 +236,35 @@ class Backend(Protocol):
         ...
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
-        """Cancel a job; return a sentence about it. now: whether to terminate its machines at once, without
-        waiting for its agent."""
+        """Cancel a job; return a sentence about the cancellation. now: whether to terminate the job's
+        machines at once, without waiting for the agent."""
         ...
 
     def resume(self, record: JobRecord) -> str:
-        """Restart the dead agent of a job; return a sentence about it."""
+        """Restart the dead agent of a job; return a sentence about the restart."""
         ...
 
     def scale(self, record: JobRecord, nodes: int) -> str:
-        """Set the desired number of nodes of an elastic job; return a sentence about it."""
+        """Set the desired number of nodes of an elastic job; return a sentence about the change."""
         ...
 
     def release(self, record: JobRecord) -> str:
-        """Release machines that are kept; return a sentence about it."""
+        """Release machines that stay on for inspection; return a sentence about the release."""
         ...
 
     def shell(self, record: JobRecord, *, node: int, on_status: Callable[[str], None]) -> int:
-        """Open a shell on a node's machine, in this terminal; return its exit code after it has ended.
-        on_status: called with a description of the shell."""
+        """Open a shell on a node's machine, in this terminal; after the shell has ended, return its exit
+        code. on_status: called with a description of the shell."""
         ...
 
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
-        """Return the consoles of a job's machines. on_status: called with the reason if there are none."""
+        """Return the consoles of a job's machines. on_status: called with the reason if there are no
+        consoles."""
         ...
 
     def attention(self, record: JobRecord) -> tuple[str, NextStep | None] | None:
-        """Return which process checks an unattended job, and what to do if no process does. None if the job
-        needs no check, or if this is unknown."""
+        """Return which process checks an unattended job, and what to do if no process checks the job. None if
+        the job needs no check, or if it is unknown whether a process checks the job."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...

@@ -1,1 +1,1 @@
-"""Runs jobs on EC2 instances: looks up, launches, monitors and ends them."""
+"""Runs jobs on EC2 instances: launches, monitors and terminates the instances."""

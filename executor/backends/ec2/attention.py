@@ -1,4 +1,4 @@
-"""Which process checks an unattended job, and the possible cost if there is none."""
+"""Which process checks an unattended job, and the possible cost if no process checks the job."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The bucket with the jobs on EC2. An object `.regions/<region>` records each region in which jobs were
 launched.
 
-Expired machines are found by their tags, but only in known regions. One listing returns all regions, for any
-number of jobs. Each launch records its region before it sends a request.
+Expired machines are found by their tags, but only in recorded regions. One listing returns all regions, for
+any number of jobs. Each launch records its region before the request is sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from executor.backends.ec2.session import AwsSession
 from executor.configuration.config import Settings
 
 _ANY_REGION = "us-east-1"
-"""Credentials are the same in all regions, but a client needs the name of a region."""
+"""Region if none is configured. Credentials are the same in all regions, but a client needs the name of a
+region."""
 _REGIONS = ".regions/"
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
@@ -29,7 +30,7 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
     """Return the store at `url` (s3://…), accessed with the credentials of the configured profile. Raises
     UsageError, StoreError.
 
-    quick: for optional requests, with short timeouts.
+    quick: whether to use short timeouts, for optional requests.
     """
     ours = settings.bucket is not None and f"{url}/".startswith(f"s3://{settings.bucket}/")
     region = settings.region if ours else None
@@ -39,7 +40,8 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
 
 def name_region(store: JobStore, region: str) -> None:
     """Record that machines are launched in `region`. Raises StoreError."""
-    # Written again, so that a lifecycle rule for old jobs does not delete this object while newer jobs exist.
+    # The object is written again at each launch, so that a lifecycle rule for old jobs does not delete the
+    # object while newer jobs exist.
     store.put(f"{_REGIONS}{region}", b"{}\n")
 
 

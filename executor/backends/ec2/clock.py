@@ -19,8 +19,8 @@ from bai_agent.job.store import JobStore, is_s3
 
 _TIMEOUT_S = 5.0
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that cannot be set, and that continues while the machine sleeps. CLOCK_MONOTONIC stops during sleep
-on Linux, but not on a Mac."""
+"""A clock that cannot be set, and that continues while the machine sleeps. On Linux, CLOCK_MONOTONIC stops
+during sleep; on a Mac it continues."""
 
 
 def store_now(url: str) -> int:
@@ -28,7 +28,7 @@ def store_now(url: str) -> int:
     `url` is a folder.
 
     The server is queried once. Later times are computed from this machine's uptime, including sleep, and the
-    difference found then.
+    difference found by that query.
     """
     if not is_s3(url):
         return now_ms()
@@ -41,16 +41,16 @@ def store_now(url: str) -> int:
 
 
 def age_of(store: JobStore, key: str, now: int) -> timedelta | None:
-    """Return the age of an object; if the key ends with a slash, that of the youngest object below it. None
-    if there is no such object. now: the store's time (ms UTC). Raises StoreError."""
+    """Return the age of an object; if the key ends with a slash, the age of the youngest object below the
+    key. None if there is no such object. now: the store's time (ms UTC). Raises StoreError."""
     found = store.find(key)
     times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
     return elapsed(max(times), now) if times else None
 
 
 def elapsed(since: int, now: int) -> timedelta:
-    """Return the time from `since` to `now` (ms UTC); 0 if `since` is in the future, for example by another
-    clock."""
+    """Return the time from `since` to `now` (ms UTC); 0 if `since` is in the future, for example because
+    another clock set it."""
     return timedelta(milliseconds=max(0, now - since))
 
 
@@ -65,8 +65,8 @@ def span(age: timedelta) -> str:
 
 
 def forget_clocks() -> None:
-    """Query servers again for their time, because this process and the machine's clock may have been
-    suspended."""
+    """Forget the servers' times, so that servers are queried again: this process and the machine's clock may
+    have been suspended."""
     _offset.cache_clear()
 
 

@@ -36,13 +36,14 @@ class Console:
 
     steps: tuple[Step, ...] = ()
     end: str | None = None
-    """Reason in the guardian's last line, such as "done" or "no-python"; None if there is no such line
-    yet."""
+    """Reason in the guardian's last line, such as "done" or "no-python"; None if the guardian has not written
+    its last line yet."""
     detail: str = ""
     others_only: bool = field(default=False, compare=False)
-    """Whether the console has lines, but none that the guardian or its boothook can have written."""
+    """Whether the console has lines, but no line that the guardian or its boothook can have written."""
     ended_without_us: str = field(default="", compare=False)
-    """Line that proves that the boot finished without running bai's user data; empty if there is none."""
+    """Line that proves that the boot finished without running bai's user data; empty if there is no such
+    line."""
     last_line: str = field(default="", compare=False)
     """Last line of the console; empty if the console is empty."""
 
@@ -59,7 +60,8 @@ def read_console(content: str) -> Console:
     lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", content)]
     for found in filter(None, map(_LINE.match, lines)):
         if found["end"] == "terminated" and end is not None:
-            continue  # After its last line the machine powers off, which also terminates the guardian.
+            # After the guardian's last line the machine powers off, which also terminates the guardian.
+            continue
         if found["end"] is not None:
             end, detail = _printable(found["end"]), _printable(found["detail"] or "")
         else:
@@ -80,19 +82,20 @@ def read_console(content: str) -> Console:
 
 def _end_of_boot(lines: list[str]) -> str:
     """Return the line that proves that the boot is over, for a console without the guardian's lines; empty if
-    there is none.
+    there is no such line.
 
     The boothook writes to /dev/console in cloud-init's network stage, so its lines would come before both of these:
 
     - cloud-init's last message, which goes to /dev/console, too:
       https://docs.cloud-init.io/en/latest/reference/modules.html#final-message
-    - the prompt for a login, if cloud-init has written nothing. systemd starts a getty after systemd-user-sessions.service,
-      cloud-init's network stage comes before that (systemd/cloud-init-network.service.tmpl, and cloud-init.service.tmpl before
-      24.3, of cloud-init; units/serial-getty@.service.in of systemd). The prompt is on the serial port, and /dev/console is
+    - the prompt for a login, if cloud-init has written nothing. systemd starts a getty after
+      systemd-user-sessions.service, and that service starts after cloud-init's network stage
+      (systemd/cloud-init-network.service.tmpl, and cloud-init.service.tmpl before 24.3, of cloud-init;
+      units/serial-getty@.service.in of systemd). The prompt is written to the serial port, and /dev/console is
       the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
 
-    Only a console with the kernel's first lines is conclusive, because in any other one the guardian's lines
-    may have been overwritten.
+    Only a console with the kernel's first lines is conclusive, because in any other console the guardian's
+    lines may have been overwritten.
     """
     if not any("Linux version " in line for line in lines):
         return ""
@@ -104,7 +107,7 @@ def _end_of_boot(lines: list[str]) -> str:
 
 
 def _is_serial(lines: list[str]) -> bool:
-    """Return whether /dev/console is a serial port, by the kernel's command line."""
+    """Return whether /dev/console is a serial port, according to the kernel's command line."""
     consoles = [each for line in lines if "ommand line: " in line for each in _CONSOLES.findall(line)]
     return bool(consoles) and consoles[-1].startswith(_SERIAL)
 

@@ -28,8 +28,8 @@ from executor.records.generation_status import check_scale, request_scale
 from executor.records.job_status import JobStatus
 from executor.records.reading import result_of
 
-# Modules that only one method needs are imported in it, because `owns` is also called for local jobs, and
-# importing AWS's library takes half a second.
+# Modules that only one method needs are imported in that method, because `owns` is also called for local
+# jobs, and importing AWS's library takes half a second.
 if TYPE_CHECKING:
     from bai_agent.job.store import JobStore
     from executor.backends.ec2.launch.ec2_plan import Ec2Plan
@@ -164,7 +164,7 @@ class Ec2Backend:
             )
         request_scale(record, nodes)
         said = f"scaling to {counted(nodes, 'node')}"
-        # Missing machines are launched at once, like those in place of lost ones.
+        # Missing machines are launched at once, like replacements of lost machines.
         return said if nodes <= there else f"{said}; {monitor.reconcile().sentence}"
 
     def release(self, record: JobRecord) -> str:
@@ -199,7 +199,7 @@ class Ec2Backend:
         return Location(files=f"{record.store.url}/{record.job_id}")
 
     def tidy(self) -> None:
-        """Terminate this client's expired machines, if the command has used EC2 anyway."""
+        """Terminate this client's expired machines, but only if the command has already used EC2."""
         if self._asked:
             from executor.backends.ec2.monitor.reaper import reap_own
 
@@ -211,7 +211,8 @@ class Ec2Backend:
         return make_monitor(record, self._settings)
 
     def _end_machines(self, record: JobRecord) -> str:
-        """Terminate a job's machines, and record the cancellation if it has no result; return a sentence about it."""
+        """Terminate a job's machines, and record the cancellation if the job has no result; return a sentence
+        about the machines."""
         from executor.backends.ec2.inferred_result import write_result
 
         ended = self._monitor(record).end()
@@ -223,7 +224,7 @@ class Ec2Backend:
         return f"{', '.join(ended)} {'is' if len(ended) == 1 else 'are'} being terminated"
 
     def _keeps_nothing(self, record: JobRecord) -> str | None:
-        """Return the reason why the job does not keep any machine for inspection; None if it keeps one, or
+        """Return the reason why no machine of the job stays on for inspection; None if a machine stays on, or
         may still do so."""
         monitor = self._monitor(record)
         if not monitor.job.end.keep_time(None):

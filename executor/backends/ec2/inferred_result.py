@@ -1,5 +1,5 @@
-"""Infers why a job's machines are gone if their agents could not report it, and writes `result.json` on their
-behalf.
+"""Infers why a job's machines are gone if their agents could not report the reason, and writes `result.json`
+on the agents' behalf.
 
 The reason is read from EC2's StateReason and the end of the console output. StateReason codes:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
@@ -61,7 +61,7 @@ _AT_LAUNCH = {
     ),
     "Server.InternalError": (Outcome.LAUNCH_FAILED, "run it again"),
 }
-"""Code → the job's outcome, and the advice."""
+"""Code of EC2's StateReason → the job's outcome, and the advice."""
 
 _TAKEN = {
     "Server.SpotInstanceTermination": "EC2 took the spot machine back",
@@ -99,22 +99,22 @@ _OUTCOMES = {
     "agent-crashed": Outcome.AGENT_ERROR,
     "deadline": Outcome.LOST,
 }
-"""First word after BAI-END → the job's outcome, for those that do not mean BOOT_FAILED."""
+"""First word after BAI-END → the job's outcome, for words that do not mean BOOT_FAILED."""
 
 
 @dataclass(frozen=True)
 class InferredOutcome:
-    """The inferred end of a job whose agent could not write a result."""
+    """The inferred outcome of a job whose agent could not write a result."""
 
     outcome: Outcome
     sentence: str
     rank: int = 0
-    """Rank of the node that caused the end."""
+    """Rank of the node that caused the job's end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _GoneMachine:
-    """A machine that is gone, with all known facts about its end."""
+    """A machine that is gone, with all known facts about how it ended."""
 
     machine: Instance
     console: Console
@@ -130,7 +130,8 @@ class _GoneMachine:
 
     @property
     def _had_python(self) -> bool:
-        """Whether Python was found before: the guardian reports this, and a running agent also proves it."""
+        """Whether Python was found earlier: the guardian reports that it found Python, and a running agent
+        also proves it."""
         return self.reported or any(each.text.startswith("python ") for each in self.console.steps)
 
     @property
@@ -147,7 +148,7 @@ class _GoneMachine:
         return ended - launched if ended and launched else timedelta()
 
     def infer(self) -> InferredOutcome:
-        """Return the outcome of the first rule that applies."""
+        """Return the outcome that the first applicable rule infers."""
         for rule in (
             self._ended_at_launch,
             self._taken_back,
@@ -175,7 +176,7 @@ class _GoneMachine:
         return (Outcome.INTERRUPTED, f"{taken} ({self.machine.id}, {self.reason}).") if taken else None
 
     def _terminated(self) -> tuple[Outcome, str] | None:
-        """Return the outcome of a machine that was terminated from outside."""
+        """Return the outcome if the machine was terminated from outside."""
         machine = self.machine
         if machine.reason_code not in _BY_SOMEBODY or self.console.end not in (None, "terminated"):
             return None
@@ -205,7 +206,7 @@ class _GoneMachine:
         return self._outcome_of(end), f"{machine.id}: {meaning}{detail}.{self.last_step}"
 
     def _outcome_of(self, end: str) -> Outcome:
-        """Return the outcome for the guardian's last line."""
+        """Return the outcome that the guardian's last line means."""
         outcome = _OUTCOMES.get(end, Outcome.BOOT_FAILED if end in _LAST_WORDS else Outcome.LOST)
         return Outcome.BOOT_FAILED if outcome is Outcome.LOST and not self.reported else outcome
 
@@ -225,15 +226,16 @@ def why_gone(
     boot_limit: timedelta | None,
     cancelled: bool,
 ) -> InferredOutcome:
-    """Return the end of a job whose machines `left` (not empty) are gone, or shutting down, without a result.
+    """Return how a job without a result ended whose machines `left` (not empty) are gone or shutting down.
 
     signs: ranks whose agents had reported. expires: time by which the machines had to power themselves off.
-    boot_limit: time within which their agents had to report.
+    boot_limit: time within which the machines' agents had to report.
     """
     if cancelled:
         sentence = "The job was cancelled, and its machines ended before it wrote a result."
         return InferredOutcome(Outcome.CANCELLED, sentence)
-    # If several machines are gone, the first loss is the cause, and the others were ended because of it.
+    # If several machines are gone, the first loss is the cause, and the other machines were ended because of
+    # that loss.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
     return _GoneMachine(
         machine=culprit,
@@ -247,12 +249,13 @@ def why_gone(
 def write_result(
     record: JobRecord, outcome: Outcome, sentence: str, *, attempt: int = 0, rank: int = 0
 ) -> bool:
-    """Write the job's result. If the job already has one, change nothing and return False. Raises StoreError.
+    """Write the job's result. If the job already has a result, change nothing and return False. Raises
+    StoreError.
 
-    It has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the node that
-    caused the end. Its last output lines are copied into the result. If one of several nodes has reported its
-    own failure, that failure is the cause, and `sentence` becomes a warning. An elastic job that has begun is
-    excepted, because it continues without that node.
+    The result has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the
+    node that caused the job's end, whose last output lines are copied into the result. If one of several
+    nodes has reported its own failure, that failure is the cause, and `sentence` becomes a warning. This rule
+    does not apply to an elastic job that has begun, because the job continues without the failed node.
     """
     if result_of(record) is not None:
         return False
@@ -263,8 +266,8 @@ def write_result(
     if job is not None and not job.benchmark.secrets:
         last = _last_lines(record, attempt, rank)
     else:
-        # Only the job's own machines can look the secrets up to redact them, and a result is copied to more
-        # places than the log.
+        # Only the job's own machines can look the secrets up in order to redact them, and a result is copied
+        # to more places than the log.
         warnings.append(
             "The last lines of the output are not in the result, because they may contain secrets that are not known here. "
             "`bai logs` shows them."
@@ -315,8 +318,8 @@ def _commit(job: Job | None) -> GitCommit | None:
 
 
 def _first_failure(record: JobRecord, attempt: int) -> NodeOutcome | None:
-    """Return the outcome of the node that failed first by itself; None if no node has reported such a
-    failure."""
+    """Return the outcome of the node whose own failure came first; None if no node has reported a failure of
+    its own."""
     failed = [each for each in node_outcomes(record, attempt=attempt) if each.outcome in OWN_FAILURES]
     return min(failed, key=lambda each: (each.ended or 0, each.rank), default=None)
 

@@ -1,4 +1,4 @@
-"""The instances of jobs in EC2. They are found by their tags, and only instances with bai's tags are
+"""The instances of jobs in EC2. Instances are found by their tags, and only instances with bai's tags are
 terminated."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 LIVING = ("pending", "running")
 GONE = ("terminated", "stopped")
-"""States in which a machine runs nothing. Jobs never stop a machine, so a user did it; a stopped machine is
-terminated."""
+"""States in which a machine runs nothing. Jobs never stop a machine, so a stopped machine was stopped by a
+user, and is terminated."""
 
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _NO_LATEST = ("UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue")
@@ -50,7 +50,8 @@ class Instance:
     state: str
     """One of pending, running, shutting-down, terminated, stopping and stopped."""
     index: int = 0
-    """Number of its node: its index in its launch, plus the number of that launch's first node."""
+    """Number of the instance's node: the instance's index in its launch, plus the number of the launch's
+    first node."""
     type: str = ""
     market: str = ON_DEMAND
     """InstanceLifecycle ("spot"), or "on-demand" if EC2 reports none."""
@@ -63,9 +64,10 @@ class Instance:
     reason: str = ""
     launched: datetime | None = None
     age: timedelta | None = None
-    """Time since its launch, by AWS's clocks; None if EC2 does not report it."""
+    """Time since the instance's launch, by AWS's clocks; None if EC2 does not report the time of the
+    launch."""
     ended: datetime | None = None
-    """Time at which a user terminated it; None if EC2 does not report it."""
+    """Time at which a user terminated the instance; None if EC2 does not report the time."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -113,7 +115,7 @@ def find_launch_instances(
 def find_machines(ec2: EC2Client, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[Instance]]:
     """Return the instances of each job, in any state. Raises BaiError. jobs: job id → ids of the instances of
     its launches. Other instances are found by the job's tag. The ids are needed to find terminated instances,
-    which lose their tags while EC2 still shows them.
+    which lose their tags while EC2 still shows the instances.
     """
     owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
     tagged = find_instances(ec2, jobs)
@@ -139,7 +141,7 @@ def find_job_instances(
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
     """Return the instances with these ids that EC2 still knows. Raises BaiError.
 
-    This also finds terminated instances, which lose their tags while EC2 still shows them.
+    Terminated instances are also found, which lose their tags while EC2 still shows the instances.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
     """
     return _described_by(ec2, "instance-id", ids)
@@ -168,8 +170,8 @@ def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Inst
 
 
 def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
-    """Return for how long the instance status check of EC2, which runs once a minute, has failed, by instance
-    id. Machines whose check succeeds are not included. Raises BaiError.
+    """Return the time for which EC2's instance status check has failed, by instance id. EC2 runs the check
+    once a minute. Machines whose check succeeds are not included. Raises BaiError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
     """
@@ -192,9 +194,10 @@ def fetch_console(ec2: EC2Client, instance_id: str) -> str:
     with plain_errors(f"reading the console of {instance_id}"):
         # Instances that are not built on Nitro do not support "Latest".
         with tolerated(*_NO_LATEST):
-            # botocore decodes it, with U+FFFD for bytes that are not text.
+            # botocore decodes the output, with U+FFFD for bytes that are not text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
-        # The latest output is also empty if EC2's copy is the newest, for example of a terminated machine.
+        # EC2 also answers with an empty latest output if EC2's copy is already the newest output, for example
+        # of a terminated machine.
         return newest or ec2.get_console_output(InstanceId=instance_id).get("Output") or ""
 
 
@@ -245,7 +248,7 @@ def terminate_one(ec2: EC2Client, instance_id: str) -> None:
 
 
 def _answered(answer: Mapping[str, Any]) -> datetime | None:
-    """Return the time of an answer, by AWS's clock."""
+    """Return the time of an answer of AWS, by AWS's clock."""
     date = (answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}).get("date")
     try:
         time = parsedate_to_datetime(date) if date else None

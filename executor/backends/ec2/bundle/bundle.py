@@ -28,7 +28,7 @@ from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
 
 _FORMAT = 1
-"""Increased when the same inputs produce a different archive."""
+"""Version of the archive's format. Increased when the same inputs produce a different archive."""
 _DATE = 315_532_800
 """Modification time of all files: 1980-01-01, the earliest time that every archive format supports."""
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
@@ -106,7 +106,7 @@ def _built(architecture: str, *, cache: Path, download: bool) -> BuiltBundle:
     agent = agent_files()
     path = cache / "bundles" / f"{_fingerprint(architecture, agent)}.tar.gz"
     if not in_cache(path):
-        # Done only here, because reading and hashing all wheels takes a third of a second.
+        # The wheels are read only here, because reading and hashing all wheels takes a third of a second.
         wheels = find_wheels(architecture, cache=cache / "wheels", download=download)
         packages = {name: content for wheel in wheels for name, content in _unpacked(wheel)}
         keep_in_cache(path, pack({**agent, **packages}))

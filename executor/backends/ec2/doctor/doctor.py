@@ -47,8 +47,8 @@ _BROKER_TIMEOUT_S = 5.0
 
 
 def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterator[HealthFinding]:
-    """Yield the findings one by one. job_request: a job whose image and launch are also checked; None: no
-    such job."""
+    """Yield the findings one by one. job_request: a job whose image and launch are also checked; None if no
+    job is checked."""
     try:
         aws = aws_session(settings)
     except BaiError as error:
@@ -67,7 +67,7 @@ def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterat
     try:
         launched = _as_launched(settings, job_request)
         there = aws_session(settings, region=launched.region)
-    except BaiError:  # reported by `launch_findings`
+    except BaiError:  # `launch_findings` reports the error.
         launched, there = settings, aws
     yield from bucket_findings(settings, aws, instances=there.region)
     if settings.bucket:
@@ -94,7 +94,7 @@ def _look_finding(settings: Settings) -> HealthFinding:
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
     said = f"the watcher in the account looked {span(look.age)} ago the last time"
-    # The names of a setup's role and of its function begin with the same text.
+    # The names of a setup's role and of the setup's function begin with the same text.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
     todo = f"its log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs it, or removes it with --no-watcher"
     return warned("looks", said, todo)
@@ -190,7 +190,8 @@ def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
 
 
 def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
-    """Check whether the default groups of these VPCs let traffic out, because hardened accounts close them."""
+    """Check whether the default security groups of these VPCs allow outgoing traffic, because hardened
+    accounts block that traffic."""
     filters = [{"Name": "vpc-id", "Values": vpcs}, {"Name": "group-name", "Values": ["default"]}]
     closed = _closed(ec2.describe_security_groups(Filters=filters)["SecurityGroups"])
     if closed:
@@ -224,8 +225,8 @@ _PROBE = "jobs/.doctor/probe.json"
 
 
 def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> Iterator[HealthFinding]:
-    """Yield the findings about the configured bucket. instances: the region of the machines that will use
-    it."""
+    """Yield the findings about the configured bucket. instances: the region of the machines that will use the
+    bucket."""
     if not settings.bucket:
         todo = f'write bucket = "…" into {config_file(os.environ)}'
         yield failed("bucket", "none is configured", todo, configuration=True)
@@ -238,7 +239,8 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
         return
     there = headers.get("x-amz-bucket-region") or aws.region
     if there != aws.region:
-        # S3 refuses requests that are signed for another region, and jobs sign for the configured one.
+        # S3 refuses requests that are signed for another region, and jobs sign requests for the configured
+        # region.
         yield failed(
             "bucket",
             f"{bucket} lies in {there}, and the configured region is {aws.region}",
@@ -281,7 +283,7 @@ def _listable(s3: Any, bucket: str) -> HealthFinding:
 
 
 def _conditional(s3: Any, bucket: str) -> HealthFinding:
-    """Put an object twice on the condition that it does not exist. The second put must fail."""
+    """Put an object twice on the condition that the object does not exist. The second put must fail."""
     for _ in range(2):
         try:
             # Object Lock refuses objects without a checksum.

@@ -16,12 +16,12 @@ class Health(str, Enum):
     WARNING = "warning"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check was not possible, which need not be a problem."""
+    """The check was not possible, which is not necessarily a problem."""
 
 
 @dataclass(frozen=True)
 class HealthFinding:
-    """One requirement of a job, and whether it is fulfilled."""
+    """One requirement of a job, and whether the requirement is fulfilled."""
 
     check: str
     health: Health
@@ -69,10 +69,11 @@ def refused(check: str, error: Failure) -> HealthFinding:
 
 
 def guarded(check: str, look: Callable[[], HealthFinding], *, denied: str = "") -> HealthFinding:
-    """Return the finding of `look`. A refusal of AWS, or no answer, is also a finding.
+    """Return the finding of the check `look`. If AWS refuses the request or does not answer, return that as a
+    finding.
 
-    denied: sentence for credentials without the right to look, which need not be a problem; empty: a refusal
-    is a failure.
+    denied: sentence for credentials without the right to make the check, which is not necessarily a problem;
+    if empty, a refusal is a failure.
     """
     try:
         return look()

@@ -1,5 +1,5 @@
-"""Checks whether the machines of a job can reach each other: the rules of the configured security groups or,
-without such groups, the right to create one."""
+"""Checks whether the machines of a job can reach each other, by the rules of the configured security groups.
+If no groups are configured, checks the right to create a group."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
 def group_rules(
     aws: AwsSession, request: Mapping[str, Any], subnets: Sequence[Mapping[str, Any]], *, has_efa: bool
 ) -> HealthFinding:
-    """Check whether the configured groups let their members reach each other."""
+    """Check whether the configured security groups let their members reach each other."""
     ids = sorted(set(group_ids(request)))
     if not ids:
         return unknown("group rules", "the groups are named by their names, not by ids")

@@ -78,8 +78,8 @@ def launch_findings(
 def request_findings(
     descriptor: Descriptor, resolved: Resolved, aws: AwsSession, *, bucket_region: str
 ) -> Iterator[HealthFinding]:
-    """Yield the findings about the launch itself: what its machines need, and EC2's answer to a dry run.
-    Raises no errors."""
+    """Yield the findings about the launch itself: what the launch's machines need, and EC2's answer to a dry
+    run. Raises no errors."""
     job = Job(
         job=Identity(id="doctor", client_id="doctor"),
         benchmark=Benchmark(argv=("true",)),
@@ -133,8 +133,8 @@ def _dry_run(
     *,
     server: Mapping[str, Any] | None = None,
 ) -> HealthFinding:
-    """Ask EC2 in a dry run whether these credentials may launch this. server: parameters of the server's
-    request; None: the request of the other machines.
+    """Ask EC2 in a dry run whether these credentials may send the launch's request. server: parameters of the
+    server's request; if None, the request of the other machines is checked.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
     """

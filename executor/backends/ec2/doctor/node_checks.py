@@ -1,5 +1,5 @@
-"""The checks of `bai doctor FILE` for a launch: whether quotas allow its machines and, if there are several,
-whether they reach each other."""
+"""The checks of `bai doctor FILE` for a launch: whether quotas allow the launch's machines and, for several
+machines, whether the machines can reach each other."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ _MARKETS = {
 _FAMILY = re.compile(r"[A-Z][A-Za-z]*[0-9]*")
 _TYPE = re.compile(r"([a-z]+)-?([0-9]*)")
 _NAMED = {"u": "memory", "dl": "dl", "hpc": "hpc", "inf": "inf", "mac": "mac", "trn": "trn", "vt": "vt"}
-"""Instance families whose quota
-(https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html) is not that of their first
-letter, and their name in the quota."""
+"""Letters at the beginning of an instance type → the family in the quota's name, if that is not the first
+letter: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
 _TYPES_AT_ONCE = 100
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html"""
 
@@ -52,7 +51,7 @@ class VcpuQuota:
 
 def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) -> str | None:
     """Return the name of the quota, among `names`, that an instance of this type counts against; None if
-    there is none."""
+    there is no such quota."""
     found = _TYPE.match(instance_type)
     if found is None:
         return None
@@ -69,8 +68,8 @@ def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) 
 
 
 def vcpu_quota(aws: AwsSession, instance_type: str, *, spot: bool) -> VcpuQuota | None:
-    """Return the account's quota that instances of a type count against; None if there is none. Raises
-    BaiError."""
+    """Return the account's quota that instances of a type count against; None if there is no such quota.
+    Raises BaiError."""
     limits: dict[str, float] = {}
     with plain_errors("reading the quotas"):
         for page in aws.service_quotas().get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
@@ -128,7 +127,7 @@ def node_findings(
 
 
 def _machines(resolved: Resolved, request: Mapping[str, Any]) -> int:
-    """Return the number of machines of all requests."""
+    """Return the number of machines in all requests together."""
     return int(request["MaxCount"]) + (resolved.server is not None)
 
 
@@ -200,7 +199,7 @@ def _quota(quota: VcpuQuota, parts: Sequence[tuple[int, int]]) -> HealthFinding:
 
 
 def _placement(aws: AwsSession, placement: Mapping[str, Any], nodes: int) -> Iterator[HealthFinding]:
-    """Yield a finding about the placement group, if one is named."""
+    """Yield a finding about the placement group, if the request names a placement group."""
     name, group_id = placement.get("GroupName"), placement.get("GroupId")
     if not name and not group_id:
         return
@@ -262,8 +261,8 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
 def _interfaces(
     aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int, bucket_region: str
 ) -> HealthFinding:
-    """Check whether machines with several interfaces reach S3. EC2 does not assign public addresses to
-    them."""
+    """Check whether machines with several interfaces reach S3. EC2 does not assign public addresses to such
+    machines."""
     cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
     if not cut_off:
         return passed("interfaces", f"S3 is reached with {count} and no public address")

@@ -1,2 +1,2 @@
-"""Launches instances for a descriptor: looks values up, makes the request, and sends it so that only one
-launch succeeds."""
+"""Launches instances for a descriptor: looks values up, makes the request, and sends the request so that only
+one launch succeeds."""

@@ -1,5 +1,5 @@
-"""Capacity blocks, which are machines reserved in advance: the time until which EC2 lets them run, and its
-effect on a job.
+"""Capacity blocks, which are machines reserved in advance: the time until which EC2 lets the machines run,
+and the effect of that time on a job.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 """
@@ -32,7 +32,7 @@ class CapacityBlock:
 
     reservation: str
     end: datetime | None
-    """End of the block; None if these credentials may not query it."""
+    """End of the block; None if these credentials may not query the block."""
     state: str = ""
 
     @property
@@ -54,8 +54,8 @@ class CapacityBlock:
 
 
 def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
-    """Return the block of the requested machines; None if there is none. Raises UsageError if the block is
-    over, AwsError."""
+    """Return the block of the requested machines; None if no block is requested. Raises UsageError if the
+    block is over, AwsError."""
     if read_market(ec2.run_instances) != CAPACITY_BLOCK:
         return None
     reservation = read_reservation(ec2.run_instances)
@@ -86,10 +86,10 @@ def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
 
 def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, str | None]:
     """Return `job` with the run time that `block` allows for a machine launched at `start`, and a sentence if
-    that is less than requested.
+    that run time is less than requested.
 
-    Such a machine powers itself off before EC2 terminates it, so that no result is lost. Raises UsageError if
-    no time is left for the benchmark.
+    A machine of a block powers itself off before EC2 terminates the machine, so that no result is lost.
+    Raises UsageError if no time is left for the benchmark.
     """
     wanted = job.limits.max_runtime
     if block.last is None or wanted is None:

@@ -1,5 +1,5 @@
-"""Upper bound of a job's cost: the hours until its machines must be gone, times the price per hour, plus its
-volumes."""
+"""Upper bound of a job's cost: the hours until the job's machines must be gone, times the price per hour,
+plus the cost of their volumes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class _Rates:
     free_iops: int = 0
     free_throughput: int = 0
     iops_tiers: tuple[tuple[int, float], ...] = ()
-    """Reduced prices: from this number of IOPS on, this fraction of `iops` is charged."""
+    """Reduced prices of a volume with many IOPS: from this number of IOPS on, this fraction of `iops` is
+    charged."""
 
     def monthly(self, *, size: int, iops: int, throughput: int) -> float:
         """Return the price of a volume (USD per month). size: GiB."""
@@ -48,15 +49,15 @@ _RATES: Mapping[str, _Rates] = {
     "gp3": _Rates(gib=0.17, iops=0.011, mib_per_second=0.09, free_iops=3000, free_throughput=125),
     "gp2": _Rates(gib=0.21),
     "io1": _Rates(gib=0.26, iops=0.10),
-    # 0.065, 0.0455 and 0.03185 USD in us-east-1; the ratios are the same elsewhere.
+    # Prices in us-east-1 are 0.065, 0.0455 and 0.03185 USD; the ratios are the same in other regions.
     "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
     "st1": _Rates(gib=0.10),
-    # The price in sa-east-1 before AWS lowered it; the current price was not found in any copy of the price
-    # list.
+    # The price in sa-east-1 before AWS lowered that price; the current price was not found in any copy of the
+    # price list.
     "sc1": _Rates(gib=0.05),
 }
-"""Rates by volume type. Magnetic volumes ("standard") are missing, because their requests are charged, and
-the number of requests is unknown."""
+"""Rates by volume type. Magnetic volumes ("standard") are missing, because requests to such volumes are
+charged, and the number of requests is unknown."""
 _DEFAULT_TYPE = "gp2"
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_EbsBlockDevice.html"""
 
@@ -68,7 +69,7 @@ class VolumeCost:
     hourly: float
     """Maximum cost (USD per hour)."""
     unknown: tuple[str, ...] = ()
-    """Costs that are not included."""
+    """Costs that are not included in `hourly`."""
 
 
 def volume_cost(request: Mapping[str, Any]) -> VolumeCost:
@@ -101,10 +102,10 @@ _CREDIT_RATE = 0.05
 """Price of an hour of one vCPU on bought credits alone (USD), on Linux, in all regions and on all markets:
 https://aws.amazon.com/ec2/pricing/on-demand/#T2.2FT3.2FT4g_Unlimited_Mode_Pricing"""
 _TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
-"""RunInstances' word → the price list's."""
+"""Tenancy in RunInstances → tenancy in the price list."""
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-")
-"""Beginnings of regions in other partitions. Their credentials are not valid for the price list, and China's
-prices are in another currency."""
+"""Beginnings of names of regions in other partitions. Credentials of other partitions are not valid for the
+price list, and China's prices are in another currency."""
 
 
 _LEAST_PAID_S = 60
@@ -114,7 +115,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-usage-hours.html"""
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The cost of a job: an upper bound of its instance hours, and their price if it is known."""
+    """The cost of a job: an upper bound of the job's instance hours, and the price of those hours if the
+    price is known."""
 
     instances: int
     longest: timedelta
@@ -130,8 +132,8 @@ class Cost:
     excluded: tuple[str, ...] = ()
     """Charges that are not included in the price."""
     replacements: int = 0
-    """Machines that may replace lost ones. At most `instances` exist at a time, and all end by the same
-    deadline."""
+    """Number of machines that may replace lost machines. At most `instances` machines exist at a time, and
+    all machines end by the same deadline."""
 
     @property
     def hours(self) -> float:
@@ -180,8 +182,8 @@ def mean(costs: Sequence[Cost]) -> Cost:
 
 
 def over_budget(cost: Cost, most: float | None) -> str | None:
-    """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if it may be
-    launched."""
+    """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if the job may
+    be launched."""
     if most is None or (cost.dollars is not None and cost.dollars <= most):
         return None
     advice = "raise limits.max_cost (--max-cost), or write a shorter limits.max_runtime, fewer nodes or a smaller type"
@@ -195,7 +197,7 @@ def over_budget(cost: Cost, most: float | None) -> str | None:
 
 def hang_warning(cost: Cost) -> str:
     """Return a warning about a job on several GPU machines without a time limit, because one hanging process
-    keeps all of them running."""
+    keeps all machines running."""
     price = "" if cost.dollars is None else f", at most {cost.dollars:,.2f} USD"
     return (
         f"a benchmark that hangs holds {cost.instances} GPU machines for {format_duration(cost.longest)}{price}: "
@@ -206,8 +208,8 @@ def hang_warning(cost: Cost) -> str:
 def not_included(
     instance_type: str, request: Mapping[str, Any], *, vcpus: int | None = None
 ) -> tuple[str, ...]:
-    """Return the charges of a launch by `request` that its instance hours do not include. vcpus: those of the
-    type; None if unknown."""
+    """Return the charges of a launch by `request` that the price of the instance hours does not include.
+    vcpus: number of vCPUs of the type; None if unknown."""
     found = [*volume_cost(request).unknown, "traffic", "public IPv4 addresses"]
     interfaces = request.get("NetworkInterfaces") or [{}]
     if all(each.get("AssociatePublicIpAddress") is False for each in interfaces):
@@ -226,7 +228,7 @@ def read_tenancy(request: Mapping[str, Any]) -> str:
 
 
 def _credits(instance_type: str, vcpus: int | None) -> str:
-    """Return the charge for CPU credits, with its upper bound."""
+    """Return the charge for CPU credits, with the charge's upper bound."""
     rate = _CREDIT_RATES.get(instance_type.partition(".")[0], _CREDIT_RATE)
     hour = f", {rate * vcpus:,.2f} USD an hour for {vcpus} vCPUs" if vcpus is not None else ""
     return f"{_CREDITS} (at most {rate:.2f} USD per vCPU-hour{hour})"
@@ -246,8 +248,9 @@ def price(
     operation: str = "",
     tenancy: str = "default",
 ) -> tuple[float | None, str]:
-    """Return the on-demand price (USD per hour), and its origin: the configuration, or AWS's price list.
-    operation: the image's UsageOperation, which determines the cost of licences. tenancy: as in RunInstances.
+    """Return the on-demand price (USD per hour), and the price's origin: the configuration, or AWS's price
+    list. operation: the image's UsageOperation, which determines the cost of licences. tenancy: as in
+    RunInstances.
     """
     if instance_type in prices:
         return prices[instance_type], "from the configuration"

@@ -65,26 +65,27 @@ from executor.planning.requested_job import arm_files, find_scripts, plan_inputs
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """A job with all that its launch needs."""
+    """A job with everything that the job's launch needs."""
 
     job: Job
     resolved: Resolved
     bundle: BuiltBundle | None
-    """Bundle of the agent; None if it is built only at submission."""
+    """Bundle of the agent; None if the bundle is built only at submission."""
     user_data: UserData
     file: LaunchFile
-    """The launch as it will be recorded."""
+    """The launch in the form in which it will be recorded."""
     max_cost: float | None = None
     """Maximum cost of the job (USD); None if there is no bound."""
     shortened: str | None = None
-    """Reason why the job gets less run time than its descriptor sets; None if it gets all of it."""
+    """Reason why the job gets less run time than its descriptor sets; None if the job gets the whole run
+    time."""
     may_hang: bool = False
-    """Whether the job has several GPU machines, but no limit of its run time or of its time without
+    """Whether the job has several GPU machines, but no limit of the run time or of the time without
     output."""
 
     def cost(self, settings: Settings, aws: AwsSession | None) -> Cost:
-        """Return the job's cost with its most expensive type. Queries AWS's price list if the configuration
-        has no price."""
+        """Return the job's cost with the most expensive of its types. Queries AWS's price list if the
+        configuration has no price."""
         image, request = self.resolved.image, self.file.request
         longest = deadman(self.job)
         if self.job.is_elastic:
@@ -99,7 +100,7 @@ class LaunchPlan:
                 name, settings.prices, aws, operation=image.operation, tenancy=read_tenancy(request)
             )
             return Cost(
-                # The maximum, because `bai scale` may enlarge the job.
+                # The maximum number of nodes counts, because `bai scale` may enlarge the job.
                 instances=self.job.strategy.nodes if server is None else 1,
                 longest=longest,
                 replacements=self.job.elastic.replacements,
@@ -114,7 +115,8 @@ class LaunchPlan:
         return own if server is None else mean([own, cost(server)])
 
     def machines(self, kinds: str) -> str:
-        """Return the machines as text for the user. kinds: the names of their types, without the server's."""
+        """Return the machines as text for the user. kinds: the names of the machines' types, without the
+        server's type."""
         server = self.resolved.server
         more = "" if server is None else f" and 1 × {server.name} as its server"
         number = machines_in_words(self.job) if server is None else "1"
@@ -122,7 +124,7 @@ class LaunchPlan:
 
     @property
     def vcpus(self) -> int | None:
-        """Number of vCPUs of all machines; None if their types were not looked up."""
+        """Number of vCPUs of all machines; None if the machines' types were not looked up."""
         own, server = self.resolved.kind.vcpus, self.resolved.server
         if own is None or server is None:
             return None if own is None else own * self.job.desired_nodes
@@ -227,7 +229,8 @@ def _may_hang(job: Job, descriptor: Descriptor, settings: Settings, resolved: Re
 
 
 def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str) -> Wait | None:
-    """Return the wait for capacity of a job that is submitted at `since`; None if the job does not wait."""
+    """Return the wait for capacity of a job that is submitted at `since`; None if the job does not wait for
+    capacity."""
     duration = descriptor.limits.wait_for_capacity or settings.limits.wait_for_capacity
     return None if duration is None else Wait(seconds=math.ceil(duration.total_seconds()), since=since)
 
@@ -235,8 +238,8 @@ def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str)
 def own_group(
     job: Job, resolved: Resolved, request: Mapping[str, Any], *, expires: str
 ) -> dict[str, Any] | None:
-    """Return the parameters of the security group for a job of several machines; None if the group is named
-    or not needed. Raises UsageError."""
+    """Return the parameters of the security group for a job of several machines; None if the request names a
+    group, or no group is needed. Raises UsageError."""
     if job.strategy.nodes == 1 or names_groups(request):
         return None
     if len(resolved.vpcs) != 1:

@@ -1,4 +1,5 @@
-"""A launch on EC2 as text: the output of `bai plan`, and the notice before the request."""
+"""A launch on EC2 as text: the output of `bai plan`, and the notice that is shown before the launch is
+requested."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ class Ec2Plan:
         return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
 
     def user_data(self) -> bytes:
-        """Return the user data in base64. Also log what is needed to launch a machine with it by hand."""
+        """Return the user data in base64. Also log what is needed to launch a machine with this user data by
+        hand."""
         launch = self.launch
         if launch.bundle is None:
             raise UsageError(
@@ -147,8 +149,8 @@ class Ec2Plan:
             yield f"{used}; `--show-user-data` prints it in clear."
 
     def _summary(self) -> Iterator[str]:
-        """Yield the first lines: the machines, their cost, and the vCPUs that they take of the account's
-        quota."""
+        """Yield the plan's first lines: the machines, their cost, and the number of vCPUs of the account's
+        quota that the machines use."""
         launch, file, cost = self.launch, self.launch.file, self.cost
         first = launch.resolved.candidates[0]
         image = file.request.get("ImageId", "")
@@ -253,12 +255,12 @@ def planned_launch(
 ) -> Iterator[tuple[LaunchPlan, Sequence[Upload], AwsSession | None]]:
     """Yield the plan of the launch and its uploads as of now.
 
-    Changes nothing. Without credentials some values are unknown; these are reported to `on_progress`. Raises
-    the errors of `planned_job` and `draft`.
+    The function changes nothing. Without credentials some values are unknown; unknown values are reported to
+    `on_progress`. Raises the errors of `planned_job` and `draft`.
     """
     aws = _aws_if_there(descriptor, settings, on_progress)
     if aws is None:
-        # If AWS can be queried, its own message is better.
+        # No warning is added if AWS can be queried, because AWS's own message is better.
         for warning in unknown_words(descriptor, settings):
             on_progress(warning)
     with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):

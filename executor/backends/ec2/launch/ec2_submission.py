@@ -1,4 +1,5 @@
-"""Submits a job to EC2, once per job id: uploads its files, records it, launches it."""
+"""Submits a job to EC2, once per job id: uploads the job's files, records the job, and launches its
+machines."""
 
 from __future__ import annotations
 
@@ -68,10 +69,10 @@ def submit(
     """Launch the job of `job_request`, or find its launch. If the call is repeated with the same id, after
     any failure, the job is launched only once.
 
-    If the job waits for capacity, this function waits, unless the listener's `on_wait` raises. A repeated
-    call continues the same wait. Raises LaunchError after a final refusal of EC2 (the job then has a result),
-    UndecidedError if the job may or may not run, UsageError if the store has another job or another launch
-    with this id.
+    If there is no capacity for a job that waits, this function waits for capacity, unless the listener's
+    `on_wait` raises. A repeated call continues the same wait. Raises LaunchError after a final refusal of EC2
+    (the job then has a result), UndecidedError if the job may or may not run, UsageError if the store has
+    another job or another launch with this id.
     """
     listener = listener or SubmitListener()
     if job_id is not None:
@@ -80,7 +81,8 @@ def submit(
     drawn = job_id or new_job_id(job_request, descriptor)
     check_region(settings)
     aws = aws_session(settings, region=launch_region(descriptor, settings))
-    # Reported only now, because the id would be useless if the submission had failed before.
+    # The job id is reported only now, because the id would be useless if the submission had failed before
+    # this step.
     aws.credentials()
     listener.on_submit(drawn)
     record = JobRecord(bucket_store(settings), drawn)
@@ -107,7 +109,7 @@ def submit(
 
 
 class _Stage(Enum):
-    """The state of a job of this id, which another submission may have made."""
+    """The state of the job that has this id. Another submission may have caused the state."""
 
     UNLAUNCHED = auto()
     """No launch is recorded."""
@@ -149,21 +151,22 @@ class _Submission:
         try:
             self.file = read_launch(self.record)
         except RecordError:
-            # Another version of `bai` may write the record differently, but the tags of the instances are the
-            # same.
+            # Another version of `bai` may write the record differently, but gives the instances the same
+            # tags.
             if not self._is_adopted(self.aws):
                 raise
             return _Stage.LAUNCHED
         if self.file is None:
             return _Stage.UNLAUNCHED
         if self.there is None and self.record.exists():
-            # A concurrent submission has written both after the first read, the job before the launch.
+            # A concurrent submission has written the job and then the launch, both after the first read.
             self.there = self.record.exact_job()
             self._check_same(self.there)
         return _Stage.BEGUN
 
     def write_down(self, uploads: Sequence[Upload]) -> _Stage:
-        """Upload the files, and record the job and its launch. Raises UsageError, AwsError, StoreError."""
+        """Upload the job's files, and record the job and its launch. Raises UsageError, AwsError,
+        StoreError."""
         drawing = draft(
             self.there or self.job,
             self.descriptor,
@@ -223,16 +226,16 @@ class _Submission:
         return _Stage.LAUNCHED
 
     def launch_in_rounds(self, *, begun_before: bool, sleep: Callable[[float], None]) -> None:
-        """Launch, or continue an interrupted launch. While there is no capacity, repeat it in rounds until
-        the wait ends.
+        """Launch the job, or continue an interrupted launch. While there is no capacity, repeat the launch in
+        rounds until the wait ends.
 
         begun_before: whether an earlier process may have sent the request. Raises the errors of `launch` and
         of the listener's `on_wait`.
         """
         longest = deadman(self.there or self.job)
         if self.job_request.service is None:
-            # Marked before any machine can run. Jobs of the service are not marked, because the service
-            # checks them itself.
+            # The job is marked before any machine can run. Jobs of the service are not marked, because the
+            # service checks its own jobs.
             watch_job(self.record.store, self.record.job_id, token=self._begun.token)
         file = read_latest_round(self.record, self._begun)
         if file is not self.file:
@@ -270,7 +273,7 @@ class _Submission:
         return self.file
 
     def _check_same(self, there: Job) -> None:
-        """Raise UsageError unless `there` is the job that the request makes."""
+        """Raise UsageError unless the stored job `there` is the job that the request makes."""
         same_job(there, as_bounded(self.job, there, ec2_table(self.descriptor)), self.job_request)
 
     def _is_decided(self, there: Job) -> bool:
@@ -279,8 +282,8 @@ class _Submission:
         try:
             self._check_same(there)
         except UsageError:
-            # The service stays responsible for its launches, even if its configuration has changed since
-            # then.
+            # The service stays responsible for its launches, even if the service's configuration has changed
+            # since the launch.
             if not (_is_of_same_request(there, self.job, self.job_request) and self._is_launched()):
                 raise
             return True
@@ -300,7 +303,7 @@ class _Submission:
         return self.there is not None and adopt(self.record, aws) is not None
 
     def _check_round(self, file: LaunchFile, longest: timedelta) -> None:
-        """Raise UsageError unless the stored `file` is a round of the launch that was begun."""
+        """Raise UsageError unless the stored launch `file` is a round of the launch that was begun."""
         problem = problem_with_round(self.record, self._begun, file, deadman=longest, now=self.now())
         if problem is not None:
             raise UsageError(problem)
@@ -336,13 +339,13 @@ def _is_of_same_request(there: Job, job: Job, job_request: JobRequest) -> bool:
 
 
 def _write_job(record: JobRecord, drawing: LaunchPlan, job_request: JobRequest) -> bool:
-    """Write the job unless it exists; return whether it is new. Raises UsageError if the store has a
+    """Write the job unless it exists; return whether the job is new. Raises UsageError if the store has a
     different job of this id."""
     content = job_toml(drawing.job).encode()
     new = record.store.put(record.key("job.toml"), content, if_absent=True)
     if not new:
         same_job(record.exact_job(), drawing.job, job_request)
         check_job_bytes(record, drawing.job)
-    # Recorded before the launch, because reapers need the region even if this process dies.
+    # The region is recorded before the launch, because reapers need the region even if this process dies.
     name_region(record.store, drawing.resolved.region)
     return new

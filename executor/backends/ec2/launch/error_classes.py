@@ -1,4 +1,4 @@
-"""The meaning of an error of RunInstances for a launch, by its code.
+"""The meaning of an error of RunInstances for a launch, by the error's code.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 """
@@ -41,7 +41,7 @@ class ErrorClass:
     outcome: Outcome
     code: str
     sentence: str
-    """Problem and advice for the user, if the launch ends with this error."""
+    """Problem and advice for the user, shown if the launch ends with this error."""
 
 
 def classify_error(error: Failure) -> ErrorClass:
@@ -55,7 +55,7 @@ def classify_error(error: Failure) -> ErrorClass:
 
 
 def _classify(error: ClientError, code: str, message: str) -> tuple[RetryAction, Outcome, str]:
-    """Return the next action, the outcome, and a sentence for the user."""
+    """Return the action to take after an error, the job's outcome, and a sentence for the user."""
     failed = Outcome.LAUNCH_FAILED
     if (unsigned := _unsigned(error, code)) is not None:
         return RetryAction.GIVE_UP, failed, unsigned
@@ -79,7 +79,8 @@ def _refusal(code: str, message: str) -> str | None:
 
 
 def _unsigned(error: ClientError, code: str) -> str | None:
-    """Return the reason why EC2 received no request with a valid signature; None if it did."""
+    """Return the reason why EC2 received no request with a valid signature; None if EC2 received such a
+    request."""
     if error.operation_name != "RunInstances":
         return "the AWS credentials are not available"
     if code in NOT_ACCEPTED:
@@ -96,18 +97,18 @@ def is_unknown_profile(answer: ErrorClass) -> bool:
 def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
     name = type(error).__name__
     if isinstance(error, NoConnectionError):
-        following = RetryAction.BACK_OFF  # without a connection no request was sent
+        following = RetryAction.BACK_OFF  # Without a connection no request was sent.
     elif isinstance(error, (HTTPClientError, IncompleteReadError, ResponseParserError)):
         following = RetryAction.AMBIGUOUS
     else:
-        following = RetryAction.GIVE_UP  # botocore never sends a request that it refuses itself
+        following = RetryAction.GIVE_UP  # botocore never sends a request that botocore itself refuses.
     return ErrorClass(following, Outcome.LAUNCH_FAILED, name, f"{error} ({name})")
 
 
 _INSUFFICIENT = "Insufficient"
-"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). Nothing was launched,
-whatever the HTTP status is. Spot has no code of its own, because RunInstances also answers
-InsufficientInstanceCapacity for it."""
+"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). After such an error nothing
+was launched, whatever the HTTP status is. Spot has no code of its own, because RunInstances answers
+InsufficientInstanceCapacity for spot instances as well."""
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
@@ -149,4 +150,4 @@ _REFUSALS = {
     "DefaultVpcDoesNotExist": "there is no default VPC in this region; name `subnets` in the configuration",
     "MissingInput": "there is no default subnet; name `subnets` in the configuration",
 }
-"""Code, or the part of the code before its dot → the meaning and the advice."""
+"""Error code, or the part of the code before its dot → the meaning and the advice."""

@@ -1,4 +1,4 @@
-"""The image that instances boot from, and the instance type, which must match it."""
+"""The image that instances boot from, and the instance type, which must match the image."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
-"""Families without NVIDIA GPUs: those without accelerators, with other accelerators, or with AMD's GPUs. All
-other families may have NVIDIA GPUs."""
+"""Instance families without NVIDIA GPUs: families without accelerators, with other accelerators, or with
+AMD's GPUs. All other families may have NVIDIA GPUs."""
 _ARM = re.compile(r"a1\.|[a-z]+[0-9]+[a-z]*g[a-z]*[.-]|p[0-9]+[a-z]*-gb")
-"""Families with AWS's or NVIDIA's Arm processors: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
+"""Instance families with AWS's or NVIDIA's Arm processors:
+https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 _NEURON = re.compile(r"(inf|trn)[0-9]")
-"""Families with AWS's own accelerators."""
+"""Instance families with AWS's own accelerators."""
 AUTO = "auto"
-"""Value for which the image is chosen by the instance type."""
+"""Value of the image with which the image is chosen by the instance type."""
 _PYTORCH_IMAGES = {
     "x86_64": "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04/latest/ami-id",
     "arm64": "/aws/service/deeplearning/ami/arm64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id",
@@ -45,13 +46,14 @@ class Image:
     """EC2's name of the architecture: x86_64, arm64."""
     root_device: str
     root_gib: int | None
-    """Size of the root volume (GiB); None if it was not looked up."""
+    """Size of the root volume (GiB); None if the size was not looked up."""
     other_devices: tuple[str, ...] = ()
     """Names of further EBS volumes in the image's block device mapping."""
     owner: str = ""
-    """Account that owns the image."""
+    """Id of the account that owns the image."""
     operation: str = ""
-    """Code of its charges in bills and price list: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
+    """Code of the image's charges in bills and price list: "RunInstances" for plain Linux,
+    "RunInstances:0010" for RHEL:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
     marketplace: bool = False
     """Whether the image is from the Marketplace, so that its software may be charged separately."""
@@ -73,16 +75,16 @@ class InstanceType:
     name: str
     architectures: tuple[str, ...]
     ebs_mib_per_second: int | None
-    """Maximum throughput to EBS (MiB/s); None if EC2 does not report it."""
+    """Maximum throughput to EBS (MiB/s); None if EC2 does not report the throughput."""
     gpus: int | None = None
-    """Number of NVIDIA GPUs, which is also the number of processes with "gpus"; None if it was not looked
-    up."""
+    """Number of NVIDIA GPUs, which is also the number of processes with "gpus"; None if the number was not
+    looked up."""
     vcpus: int | None = None
-    """Number of vCPUs, which count against the account's quota; None if it was not looked up."""
+    """Number of vCPUs, which count against the account's quota; None if the number was not looked up."""
     efa_interfaces: int | None = None
-    """Maximum number of network interfaces that may be EFAs; None if it was not looked up."""
+    """Maximum number of network interfaces that may be EFAs; None if the number was not looked up."""
     network_cards: tuple[NetworkCard, ...] = ()
-    """Network cards in the order of their indexes; empty if they were not looked up."""
+    """Network cards in the order of their indexes; empty if the cards were not looked up."""
 
 
 def placeholder(what: str) -> str:
@@ -165,7 +167,8 @@ def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> 
 
 
 def find_type(name: str, aws: AwsSession, *, key: str = "hardware.instance_type") -> InstanceType:
-    """Return EC2's description of an instance type. Raises UsageError, AwsError. key: the descriptor's key that names it."""
+    """Return EC2's description of an instance type. Raises UsageError, AwsError. key: the descriptor's key
+    that names the type."""
     found: list[InstanceTypeInfoTypeDef] = []
     unknown = tolerated("InvalidInstanceType", "InvalidParameterValue")
     with plain_errors(f"describing the instance type {name}", region=aws.region), unknown:
@@ -188,7 +191,7 @@ def check_fit(image: Image, kind: InstanceType, *, key: str = "hardware.instance
 
 
 def gpus_by_name(instance_type: str) -> int | None:
-    """Return 0 for a type whose name shows that it has no NVIDIA GPUs; else None.
+    """Return 0 for a type whose name shows that the type has no NVIDIA GPUs; None for any other type.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """
@@ -293,8 +296,8 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
         NetworkCard(
             index=each.get("NetworkCardIndex", 0),
             most_interfaces=each.get("MaximumNetworkInterfaces", 1),
-            # Older answers do not report this. In that case, each card is assumed to accept one EFA if the
-            # type supports EFA.
+            # Older answers of EC2 do not report the maximum number of EFAs. For such an answer, each card is
+            # assumed to accept one EFA if the type supports EFA.
             takes_efa="efa-only" in each.get("InterfaceTypes", ["efa-only"]),
         )
         for each in network.get("NetworkCards", ())

@@ -1,12 +1,13 @@
 """Launches a job's instances exactly once, even if the launch is interrupted or repeated.
 
-`attempts/<n>/launch.json` is written with the whole request before it is sent for the first time. A repeated
-launch sends that request, after `executor/backends/ec2/launch/repeat.py` has compared it with its own.
-`refused/<k>.json` records that candidate k was definitely refused, so that a repeated launch does not try it
-again after another one was accepted. `launched.json` decides (`launch_decision.py`). If the machines need a
-security group of their own, it is created after `launch.json` is written and before the first request. A job
-that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until
-`launched.json` decides.
+`attempts/<n>/launch.json` is written with the whole request before the request is sent for the first time. A
+repeated launch sends that request, after `executor/backends/ec2/launch/repeat.py` has compared the request
+with one that the repeated launch would make. `refused/<k>.json` records that candidate k was definitely
+refused, so that a repeated launch does not try the candidate again after another candidate was accepted.
+`launched.json` records the launch's result (`launch_decision.py`). If the machines need a security group of
+their own, the group is created after `launch.json` is written and before the first request. A job that waits
+for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until `launched.json`
+exists.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def launch(
 ) -> Launched:
     """Launch the machines of `file`, or return those that have already been launched.
 
-    deadman: longest run time of a machine of the job; a machine that would be reaped earlier is not launched.
-    begun_before: whether an earlier process may have sent the request. patience_s: longest time for which one
-    candidate is requested without a definite answer (seconds). on_progress: called with a sentence about each
-    next step. Raises LaunchError if the launch is refused for good (the job then has a result),
+    deadman: longest run time of a machine of the job; a machine whose deadline for reapers is earlier is not
+    launched. begun_before: whether an earlier process may have sent the request. patience_s: longest time for
+    which one candidate is requested without a definite answer (seconds). on_progress: called with a sentence
+    about each next step. Raises LaunchError if the launch is refused for good (the job then has a result),
     UndecidedError if there is no definite answer, NoCapacityError if a later round is due.
     """
     if (launched := decided_before(record, attempt=file.attempt, launch=file.number)) is not None:
@@ -139,22 +140,22 @@ class _Launcher:
     now: Callable[[], datetime]
 
     def launch_in_turn(self, *, begun_before: bool) -> Launched:
-        """Request one candidate after the other, and record the result."""
+        """Request one candidate after the other, and record the launch's result."""
         refusals: list[tuple[Candidate, ErrorClass]] = []
         for place, candidate in self._open_candidates(refusals):
             if tag_time(self.now() + self.deadman) > self.file.expires:
                 if (adopted := adopt(self.record, self.aws, file=self.file)) is not None:
                     return adopted
                 if self._still_waits():
-                    # The requests are so old that EC2 would show their machines. The other candidates are
-                    # requested in the next round.
+                    # The requests are so old that EC2 would show the machines if it had accepted one of the
+                    # requests. The other candidates are requested in the next round.
                     break
                 return refuse(self.record, self.file, self.aws, _expired(self.file))
             answer = self._try(candidate, begun_before=begun_before)
             if isinstance(answer, Launched):
                 return answer
-            # Only this candidate can be without an answer from an earlier process, because a refusal is
-            # recorded before the next candidate is requested.
+            # Only the request for this candidate can be one that an earlier process sent without getting an
+            # answer, because a refusal is recorded before the next candidate is requested.
             begun_before = False
             refusals.append((candidate, answer))
             if _is_final(answer):
@@ -171,7 +172,7 @@ class _Launcher:
         """Yield the candidates that may still be accepted. Adds recorded refusals to `refusals`."""
         for place, candidate in enumerate(self.file.candidates):
             if any(each.kind == candidate.kind and why.next is RetryAction.STOP for each, why in refusals):
-                continue  # another zone would be refused, too
+                continue  # EC2 would refuse the candidate in any other zone as well.
             before = read_refusal(
                 self.record,
                 place,
@@ -185,7 +186,8 @@ class _Launcher:
                 refusals.append((candidate, _read_refusal(before)))
 
     def _try(self, candidate: Candidate, *, begun_before: bool) -> Launched | ErrorClass:
-        """Return the machines of a candidate, or its definite refusal."""
+        """Return the machines that EC2 launched for a candidate, or EC2's definite refusal of the
+        candidate."""
         answer, in_doubt = self._ask(candidate, begun_before=begun_before)
         if self.file.server is not None and not isinstance(answer, ErrorClass):
             answer = self._add_server(candidate, answer, self.file.server, begun_before=begun_before)
@@ -218,7 +220,7 @@ class _Launcher:
         if not isinstance(answer, ErrorClass):
             return (*client, *answer)
         end_surplus(self.aws, client)
-        # EC2 may have accepted the server earlier, and may show it late.
+        # EC2 may have accepted the server's request earlier, and may show the server's machine late.
         for pause in (0.0, *_LOOKS_S) if in_doubt or begun_before else ():
             self.sleep(pause)
             found = find_launch_instances(
@@ -235,9 +237,9 @@ class _Launcher:
     def _ask(
         self, candidate: Candidate, *, begun_before: bool, server: Mapping[str, Any] | None = None
     ) -> tuple[tuple[str, ...] | ErrorClass, bool]:
-        """Repeat the request until the answer is definite, which is instances or a refusal. Return it, and
-        whether an earlier answer was indefinite. server: parameters of the server's request; None: the
-        client's request."""
+        """Repeat the request until the answer is definite, which is instances or a refusal. Return the
+        definite answer, and whether an earlier answer was indefinite. server: parameters of the server's
+        request; if None, the client's request is sent."""
         client, in_doubt = self.aws.no_retry_client(), False
         request = for_candidate(self.file.request, candidate, self.file.token)
         if server is not None:
@@ -275,7 +277,8 @@ class _Launcher:
             if is_new_group or (is_unknown_profile(answer) and is_young):
                 return replace(answer, next=RetryAction.BACK_OFF)
             if self.file.server is not None and answer.code == _ENDED:
-                # An earlier attempt terminated this machine here, because the other of the two was refused.
+                # An earlier attempt terminated this machine in this zone, because the other of the client's
+                # and the server's machines was refused.
                 return replace(answer, next=RetryAction.NEXT_SUBNET, outcome=Outcome.CAPACITY)
             return answer
         ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
@@ -312,7 +315,7 @@ class _Launcher:
         return self.file.wait is not None and self.now() < self.file.wait.until
 
     def _waiting(self, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> NoCapacityError:
-        """Record the round's result for the user; return the error to raise."""
+        """Record the round's result, which is shown to the user; return the error to raise."""
         assert self.file.wait is not None
         found = no_capacity(self.file, self.file.wait, refusals, is_cancelled=self.record.cancelled)
         content = {"sentence": found.sentence, "until": tag_time(found.until), "again": tag_time(found.again)}
@@ -330,8 +333,8 @@ def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
 
 
 def _is_final(why: ErrorClass) -> bool:
-    """Return whether a refusal applies to every type and market. Quotas do not, because they differ between
-    types and markets."""
+    """Return whether a refusal applies to every type and market. The refusal for a quota does not, because
+    quotas differ between types and markets."""
     return why.next is RetryAction.STOP and why.outcome is not Outcome.QUOTA
 
 
@@ -348,7 +351,7 @@ def _may_run(file: LaunchFile) -> str:
 
 
 def _find_end(record: JobRecord) -> ErrorClass | None:
-    """Return the reason why the job must not be launched any more; None if it may be."""
+    """Return the reason why the job must not be launched any more; None if the job may still be launched."""
     if (result := record.result()) is not None:
         sentence = f"it has ended before: {result.get('sentence')}".rstrip(".")
         return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Ended", sentence)
@@ -360,8 +363,8 @@ def _find_end(record: JobRecord) -> ErrorClass | None:
 
 
 def _expired(file: LaunchFile) -> ErrorClass:
-    """Return the refusal of a launch that is too late, because its machines would be reaped at `expires`,
-    before the job's time is over."""
+    """Return the refusal of a launch that is too late, because reapers would terminate the machines at
+    `expires`, before the job's time is over."""
     sentence = (
         f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
         f"gone by {file.expires}, which is too early now. Submit it with a new job id"
@@ -372,7 +375,7 @@ def _expired(file: LaunchFile) -> ErrorClass:
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> ErrorClass:
     """Return the refusal of the whole launch."""
     if not refusals:
-        # A round was interrupted, and the wait has ended in the meantime.
+        # A round was interrupted, and the wait for capacity has ended in the meantime.
         return _expired(file)
     final = [refusals[-1]] if _is_final(refusals[-1][1]) else refusals
     stops = [each for each in final if each[1].next is RetryAction.STOP]
@@ -383,7 +386,8 @@ def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]])
 
 
 def _no_room(file: LaunchFile, full: Sequence[tuple[Candidate, ErrorClass]], told: str) -> ErrorClass:
-    """Return the refusal of a launch for which no zone had capacity. told: refusals for other reasons."""
+    """Return the refusal of a launch for which no zone had capacity. told: sentences about refusals for
+    reasons other than capacity."""
     _, last = full[-1]
     zones = ", ".join(dict.fromkeys(candidate.zone for candidate, _ in full))
     kinds = ", ".join(

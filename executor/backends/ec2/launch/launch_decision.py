@@ -1,5 +1,5 @@
-"""The result of a launch, `launched.json`, with the instances or the refusal. It is written only once: the
-first process to write it decides."""
+"""The result of a launch, `launched.json`, with the instances or the refusal. The file is written only once,
+by the first process that has a result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_refusal(record: JobRecord) -> LaunchError | None:
 
 def decided_before(record: JobRecord, *, attempt: int = 0, launch: int = 0) -> Launched | None:
     """Return the instances in `launched.json`; None if the launch is not decided yet. Raises LaunchError if
-    it was refused."""
+    the launch was refused."""
     decided = read_decision(record, attempt=attempt, launch=launch)
     return None if decided is None else _apply(record, attempt, launch, decided)
 
@@ -87,7 +87,8 @@ def refuse(record: JobRecord, file: LaunchFile, aws: AwsSession, why: ErrorClass
 
 
 def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None) -> Launched | None:
-    """Record and return the instances of this launch that EC2 shows; None if it shows none. Raises BaiError.
+    """Record and return the instances of this launch that EC2 shows; None if EC2 shows no instances of the
+    launch. Raises BaiError.
 
     file: record of the launch; None: the first launch of attempt 0. The process that launched these instances
     may have died before EC2's answer. An empty answer proves nothing, because EC2 is eventually consistent.
@@ -98,8 +99,8 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
         return None
     if (record.job() if file is None else file).server is not None:
         return _adopt_with_server(record, aws, found, file)
-    # A launch has instances of only one candidate. If there are several, a living one is used, and the others
-    # are surplus.
+    # A launch has instances of only one candidate. If EC2 shows instances of several candidates, a candidate
+    # with living instances is used, and the other instances are surplus.
     candidates = {each.id: _candidate_of(each) for each in found}
     accepted = candidates[next((each.id for each in found if each.living), found[0].id)]
     chosen = [each for each, candidate in candidates.items() if candidate == accepted]
@@ -132,8 +133,8 @@ def _candidate_of(machine: Instance) -> Candidate:
 
 
 def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
-    """Terminate instances that belong to no job. If the request fails, the next check of the job repeats
-    it."""
+    """Terminate instances that belong to no job. If the request fails, the next check of the job repeats the
+    request."""
     for instance_id in surplus:
         try:
             terminate_one(aws.ec2(), instance_id)
@@ -142,8 +143,8 @@ def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
 
 
 def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record the launch's result, unless another process has recorded one. In that case the other process's
-    result is used, and the surplus instances are terminated."""
+    """Record the launch's result, unless another process has recorded a result. If another process has
+    recorded a result, that result is used, and the surplus instances are terminated."""
     attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
     key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted

@@ -1,7 +1,7 @@
 """The validated records of a launch in the store: `launch.json`, `refused/<k>.json` and `launched.json` of an attempt.
 
-`launch.json` is the request to EC2, written once, before it is sent for the first time. A launch that waits for capacity also has
-`rounds/<k>/launch.json`, `rounds/<k>/refused/<n>.json` and `waiting.json`.
+`launch.json` is the request to EC2, written once, before the request is sent for the first time. A launch
+that waits for capacity also has `rounds/<k>/launch.json`, `rounds/<k>/refused/<n>.json` and `waiting.json`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from executor.backends.ec2.tags import need_time, parse_timestamp, tag_time
 VERSION = 1
 """Version of `launch.json`."""
 LAUNCH_WINDOW = timedelta(minutes=30)
-"""Time after its submission within which a job may be launched. It is enough to request each of six zones for
-five minutes."""
+"""Time after a job's submission within which the job may be launched. The time is enough to request each of
+six zones for five minutes."""
 
 EXPIRED = "Expired"
-"""Code of a launch that was interrupted, and is now too old to be sent."""
+"""Code of the refusal of a launch that was interrupted, and whose request is now too old to be sent."""
 _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 """Name of a round's folder."""
 
@@ -42,7 +42,7 @@ _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 def expires_at(start: datetime, deadman: timedelta) -> str:
     """Return the time by which a machine submitted at `start` must be gone, in the format of tags.
 
-    The machine may be launched within LAUNCH_WINDOW, and may then run for the whole of `deadman`.
+    The machine may be launched within LAUNCH_WINDOW, and may run for the whole of `deadman` after the launch.
     """
     return tag_time(start + LAUNCH_WINDOW + deadman)
 
@@ -80,9 +80,9 @@ class LaunchFile:
     security_group: Mapping[str, Any] | None = None
     """Parameters of CreateSecurityGroup; None if no group is created for the job."""
     boot_limit: int | None = None
-    """Time within which a machine gives a sign of life or powers itself off (seconds)."""
+    """Time within which a machine writes a heartbeat or powers itself off (seconds)."""
     wait: Wait | None = None
-    """The job's wait for capacity; None if it does not wait."""
+    """The job's wait for capacity; None if the job does not wait for capacity."""
     number: int = 0
     """Number of the launch; 0 for the launch at the job's start."""
     first_node: int = 0
@@ -90,14 +90,14 @@ class LaunchFile:
     replaces: tuple[int, ...] = ()
     """Lost nodes that the machines replace."""
     token: str = ""
-    """Checksum of all other fields, so that a repeated submission can recognise its own launch; see
+    """Checksum of all other fields, by which a repeated submission recognises its own launch; see
     `sealed`."""
     bai: str = __version__
     """Version of `bai` that wrote the file. Another version may render the same job differently."""
     version: int = VERSION
 
     def sealed(self) -> LaunchFile:
-        """Return this launch with its token."""
+        """Return this launch with the token that belongs to its fields."""
         table = json.dumps(self.as_table() | {"token": ""}, sort_keys=True)
         return replace(self, token=hashlib.sha256(table.encode()).hexdigest())
 
@@ -178,8 +178,8 @@ def read_launch(
 
 
 def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[str, Any] | None:
-    """Return `launched.json`: the instances, or no instances with the reason. None if it does not exist yet.
-    Raises StoreError, RecordError."""
+    """Return `launched.json`: the instances, or no instances with the reason. None if the file does not exist
+    yet. Raises StoreError, RecordError."""
     key = launch_key(record, attempt, launch, "launched.json")
     table = _read(record, key, _Decision)
     if table is not None and not table["instances"]:
@@ -301,8 +301,8 @@ def latest_round(record: JobRecord, *, attempt: int) -> int:
     """Return the number of the latest round of a launch that waits for capacity; 0 if there is only the first
     round. Raises StoreError.
 
-    Rounds are numbered without gaps. An instance may create folders of any name here, but its policy does not
-    allow a `launch.json` in them.
+    Rounds are numbered without gaps. An instance may create folders of any name among the rounds, but the
+    instance's policy does not allow it to write a `launch.json` there.
     """
     names = record.store.folders(attempt_key(record, attempt, "rounds/"))
     numbers = {int(each) for each in names if _ROUND.fullmatch(each)}
@@ -320,8 +320,8 @@ def _has_round(record: JobRecord, attempt: int, number: int) -> bool:
 def read_launch_table(
     record: JobRecord, *, attempt: int, number: int = 0, launch: int = 0
 ) -> dict[str, Any] | None:
-    """Return the request to EC2, or None if it is not written yet. Raises StoreError, RecordError. number:
-    number of the round, if the launch waits for capacity. launch: number of the launch.
+    """Return the request to EC2, or None if the request is not written yet. Raises StoreError, RecordError.
+    number: number of the round, if the launch waits for capacity. launch: number of the launch.
     """
     key = round_key(record, attempt, number, "launch.json", launch=launch)
     table = record.read_object(key)
