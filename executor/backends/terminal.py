@@ -29,11 +29,11 @@ def is_unattended() -> bool:
 
 
 def run_in_terminal(command: Sequence[str], *, capture_stderr: bool = False) -> tuple[int, str]:
-    """Run a program to its end; return its exit code and, with `capture_stderr`, the end of its standard
-    error, which is also printed. Ctrl-C goes to the program, not to `bai`. Raises OSError if it cannot be
-    started.
+    """Run a program to its end; return the exit code and, with `capture_stderr`, the end of the program's
+    standard error, which is also printed. Ctrl-C goes to the program, not to `bai`. Raises OSError if the
+    program cannot be started.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # a program does not inherit a handler
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # A program does not inherit a signal handler.
     try:
         with subprocess.Popen(command, stderr=subprocess.PIPE if capture_stderr else None) as child:
             said = ""

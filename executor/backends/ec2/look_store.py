@@ -1,4 +1,4 @@
-"""A store for one check of a job. Each folder is listed only once, however many of its objects are
+"""A store for one check of a job. Each folder is listed only once, however many objects of the folder are
 requested."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LookStore:
         self._store.remove(key)
 
     def _is_empty(self, folder: str) -> bool:
-        """Return whether this check has found that there is no object below `folder`."""
+        """Return whether this check has found that no object exists below `folder`."""
         if folder in self._listed:
             return self._listed[folder] == ([], [])
         parent, _, name = folder.rpartition("/")

@@ -1,4 +1,5 @@
-"""A shell on a machine of a job on EC2: a session of AWS Systems Manager, which needs no open port and no key.
+"""A shell on a machine of a job on EC2. The shell is a session of AWS Systems Manager, which needs no open
+port and no key.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager.html
 """
@@ -58,7 +59,7 @@ def _running_machine(monitor: JobMonitor, node: int) -> Instance:
     running = [each for each in machines if each.state == "running"]
     if running:
         if running[-1].job_id != job_id:
-            # Any machine with the rights of a job may write an id into its record.
+            # Any machine with the rights of a job may write an instance id into the job's record.
             raise UsageError(
                 f"the record of {job_id} names {running[-1].id} as the machine of node {node}, which lacks the job's tag bai:job-id; "
                 f"if it is yours: aws ssm start-session --target {running[-1].id}"

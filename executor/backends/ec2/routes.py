@@ -16,7 +16,7 @@ ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
 
 @dataclass(frozen=True)
 class Route:
-    """The route to S3, or the reason why there is none."""
+    """The route to S3, or the reason why there is no route."""
 
     reaches: bool
     sentence: str
@@ -24,8 +24,8 @@ class Route:
 
 
 def find_subnets(aws: AwsSession, ids: Sequence[str]) -> list[SubnetTypeDef]:
-    """Return the subnets with these ids; without ids, those of the default VPC. Raises the errors of AWS's
-    library."""
+    """Return the subnets with these ids; without ids, the subnets of the default VPC. Raises the errors of
+    AWS's library."""
     ec2 = aws.ec2()
     if ids:
         return ec2.describe_subnets(SubnetIds=list(ids))["Subnets"]
@@ -72,13 +72,14 @@ def without_s3(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, bucket_
 
 
 def cut_off_sentence(subnets: Sequence[str], *, interfaces: int) -> str:
-    """Return a sentence about the problem of machines with several `interfaces` in subnets of
-    `without_s3`."""
+    """Return a sentence about the problem of machines with several `interfaces` in subnets that `without_s3`
+    returned."""
     return f"a machine with {interfaces} network interfaces gets no public address, without which {', '.join(subnets)} does not reach S3"
 
 
 def route_table(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the route table of a subnet: its own, otherwise its VPC's main route table."""
+    """Return the route table of a subnet: the subnet's own route table, otherwise the VPC's main route
+    table."""
     main = None
     for table in tables:
         for each in table.get("Associations", ()):
@@ -100,7 +101,7 @@ def route_to_s3(
     """Return the route to S3 from `subnet`.
 
     tables, endpoints: route tables and endpoints for S3 of the subnet's VPC. public_ip: the configuration's
-    setting of public addresses; None: the subnet's setting is used.
+    setting of public addresses; if None, the subnet's setting is used.
     """
     table = route_table(subnet, tables)
     if table is None:
@@ -122,7 +123,7 @@ def route_to_s3(
 
 
 def _endpoint(table: Mapping[str, Any], endpoints: Sequence[Mapping[str, Any]]) -> Route | None:
-    """Return the route through an endpoint for S3; None if there is none."""
+    """Return the route through an endpoint for S3; None if there is no endpoint."""
     for each in endpoints:
         kind, name = each.get("VpcEndpointType"), each.get("VpcEndpointId")
         if each.get("State", "").lower() != "available":

@@ -1,8 +1,8 @@
-"""The security group of a job of several machines, if none is configured. It allows incoming traffic only
-between the job's machines.
+"""The security group of a job of several machines, if no group is configured. The group allows incoming
+traffic only between the job's machines.
 
-It is created before the launch, found by its tags like the machines, and deleted after they are gone. EC2
-refuses to delete the group while one of the machines exists, so an early attempt does no harm.
+The group is created before the launch, found by its tags like the machines, and deleted after the machines
+are gone. EC2 refuses to delete the group while any of the machines exists, so an early attempt does no harm.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) 
 def make_group(
     ec2: EC2Client, request: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """Create the group that `request` describes, unless it exists, and return its id. Raises BaiError. An
-    existing group of the same name is used only if it has the tags of the same job.
+    """Create the group that `request` describes, unless the group exists, and return the group's id. Raises
+    BaiError. An existing group of the same name is used only if that group has the tags of the same job.
     """
     name = request["GroupName"]
     with plain_errors(f'creating the security group "{name}"'):
@@ -57,7 +57,7 @@ def make_group(
                 raise
             group = find_group(ec2, request)
         itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
-        # EFA needs a rule to the group itself, in addition to the rule to any address.
+        # EFA needs a rule that allows traffic to the group itself, in addition to the rule for any address.
         _allow(lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself), sleep)  # type: ignore[arg-type]
         _allow(lambda: ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself), sleep)  # type: ignore[arg-type]
     return group
@@ -97,15 +97,15 @@ def find_group(ec2: EC2Client, request: Mapping[str, Any]) -> str:
 
 
 def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
-    """Add a rule unless it exists. The request is repeated for a while, because parts of EC2 may not know a
-    new group yet."""
+    """Add a rule unless the rule exists. The request is repeated for a while, because parts of EC2 may not
+    know a new group yet."""
     for pause in (*_PAUSES, None):
         try:
             with tolerated(_DUPLICATE_RULE):
                 ask()
             return
         except ClientError as error:
-            # The policies allow this by the group's tag, which parts of EC2 may not know yet either.
+            # The policies allow the request by the group's tag, which parts of EC2 may not know yet either.
             if code_of(error) not in (*NO_GROUP, "UnauthorizedOperation") or pause is None:
                 raise
             sleep(pause)

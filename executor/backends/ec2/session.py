@@ -71,7 +71,7 @@ class AwsSession:
     profile: str | None = None
     _clients: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Clients by their purpose. Creating a client takes a tenth of a second, and several threads may use the
-    same one."""
+    same client."""
 
     @cached_property
     def session(self) -> boto3.Session:
@@ -121,7 +121,7 @@ class AwsSession:
         return self._client("cloudformation", _USUAL)
 
     def sqs(self) -> Any:
-        """Return a client for queues. Its timeout is longer than its longest wait for a message."""
+        """Return a client for queues. The client's timeout is longer than the longest wait for a message."""
         return self._client("sqs", _USUAL)
 
     def functions(self) -> Any:
@@ -171,8 +171,8 @@ class AwsSession:
 
 
 def aws_session(settings: Settings, *, region: str | None = None) -> AwsSession:
-    """Return the configured session of AWS, in `region` or in the configured region. Raises UsageError if no
-    region is known."""
+    """Return the session of AWS with the configured profile, in `region` or in the configured region. Raises
+    UsageError if no region is known."""
     return AwsSession(region or settings.need_region(), settings.aws_profile)
 
 
@@ -247,13 +247,14 @@ def unasked() -> AwsCredentialsError:
 
 
 def _ask_nobody(session: boto3.Session) -> None:
-    """Make the session refuse a role that needs the code of a second factor, as it does without a
+    """Make the session refuse a role that needs the code of a second factor, as botocore does without a
     terminal."""
 
     def refuse(prompt: str) -> str:
         raise EOFError(prompt)
 
-    # botocore prompts with an attribute of its provider of roles, and a session has no other access to it.
+    # botocore prompts with an attribute of its provider of roles, and a session has no other access to that
+    # attribute.
     resolver = session._session.get_component("credential_provider")
     resolver.get_provider("assume-role")._prompter = refuse
 
@@ -289,7 +290,8 @@ def clock_problem(error: ClientError) -> str | None:
 
 
 def _seconds_off(date: str | None) -> float | None:
-    """Return how far AWS's clock is ahead of this machine's (seconds); None if AWS does not report it."""
+    """Return how far AWS's clock is ahead of this machine's (seconds); None if AWS does not report its
+    time."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:

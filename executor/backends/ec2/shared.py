@@ -1,6 +1,6 @@
 """Objects that the launches of one process share: AWS's clients and the agent's bundle. Objects are shared
-only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates one once,
-but without sharing a service would do so for each launch.
+only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates the client
+once, but without sharing a service would create a client for each launch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ number of regions."""
 
 
 class Shared:
-    """A thread-safe cache of objects that are created once. Only the most recently used ones are kept."""
+    """A thread-safe cache of objects that are created once. The cache holds only the most recently used
+    objects."""
 
     def __init__(self, *, at_most: int = _AT_MOST) -> None:
-        """at_most: maximum number of objects. Beyond it, the least recently used ones are dropped."""
+        """at_most: maximum number of objects. Beyond this number, the least recently used objects are
+        dropped."""
         self._at_most = at_most
         self._lock = threading.Lock()
         self._things: dict[Hashable, _Thing] = {}
@@ -66,6 +68,6 @@ def sharing(shared: Shared) -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return the shared result of `make`; outside of `sharing`, a new one."""
+    """Return the shared result of `make`; outside of `sharing`, a new result."""
     shared = _SHARED.get()
     return make() if shared is None else shared.once(key, make)

@@ -1,5 +1,5 @@
 """The staging bucket with the files for instances. Files are named by their content and uploaded once. A
-job's local scripts and data become objects in it."""
+job's local scripts and data become objects in the staging bucket."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _PIECE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """A file to upload. Its `key` in the bucket is made from its content."""
+    """A file to upload. The file's `key` in the bucket is made from its content."""
 
     key: str
     path: Path
     size: int
     what: str
-    """Name for messages, for example "scripts" or "data/train.csv"."""
+    """Name of the file in messages, for example "scripts" or "data/train.csv"."""
 
 
 def staging_bucket(settings: Settings) -> JobStore:
@@ -52,10 +52,10 @@ def staging_bucket(settings: Settings) -> JobStore:
 
 
 def check_region(settings: Settings) -> None:
-    """Raise UsageError if the staging bucket is in another region than the configured one.
+    """Raise UsageError if the staging bucket is in a region other than the configured region.
 
     Every request is signed for the configured region, here and on instances, but S3 refuses requests for
-    another region. If S3 does not report the bucket's region, the configured one is assumed to be right.
+    another region. If S3 does not report the bucket's region, the configured region is assumed to be right.
     """
     bucket, region = settings.need_bucket(), settings.need_region()
     there = bucket_region(
@@ -94,7 +94,7 @@ def upload(
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFiles:
-    """Files of this machine, with their objects in the bucket."""
+    """Files of this machine, with the files' objects in the bucket."""
 
     uploads: tuple[Upload, ...]
     sources: Mapping[Path, Uploaded]

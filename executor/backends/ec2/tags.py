@@ -1,5 +1,5 @@
 """The tags by which instances, volumes and security groups of jobs are found, and removed after their
-deadline. Also times in the format of tags and records."""
+deadline. The module also reads and writes times in the format of tags and records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ FIRST_NODE_TAG = "bai:first-node"
 """Number of the node on the machine with index 0 of the launch."""
 
 _KEY_LIMIT, _VALUE_LIMIT, _COUNT_LIMIT = 128, 256, 50
-"""Characters, and tags: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
+"""Maximum numbers of characters in a key and a value, and of tags:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
 _LAST_YEAR = 9999
 _FORBIDDEN = re.compile(r"[^\w \-+=.:/@]")
 """Characters that some services refuse in a tag; \\w has the letters of all scripts."""
@@ -94,7 +95,7 @@ def tag_time(time: datetime) -> str:
 
 def parse_timestamp(text: object) -> datetime | None:
     """Return the time in a text such as "2026-11-20T22:00:00Z"; None if the text is not a time, or if the
-    time is too late for arithmetic."""
+    time is too late to compute with."""
     try:
         time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
@@ -105,7 +106,7 @@ def parse_timestamp(text: object) -> datetime | None:
 
 
 def need_time(text: str) -> datetime:
-    """Return the time in a text that has been validated. Raises ValueError."""
+    """Return the time in a text that has already been validated. Raises ValueError."""
     time = parse_timestamp(text)
     if time is None:
         raise ValueError(f"{text} is not a time")

@@ -1,11 +1,11 @@
 """The jobs of all users that must be checked, and the processes that check them.
 
-`.watched/<job-id>` is written before the launch of a job of `bai`; it contains the token of `launch.json`. It
-is overwritten with an empty object after the job has ended and its machines are gone, because users' policies
-do not allow deleting. `.looks/<kind>` is written by each check of all jobs.
+`.watched/<job-id>` is written before the launch of a job of `bai`; it contains the token of `launch.json`.
+This object is overwritten with an empty object after the job has ended and its machines are gone, because
+users' policies do not allow deleting. Each check of all jobs writes `.looks/<kind>`.
 
-Only exact names count, because a `*` in a policy matches slashes, so that an instance may write other objects
-below these folders.
+Only objects with exactly these names count, because a `*` in a policy matches slashes, so that an instance
+may write other objects below these folders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ cron."""
 
 
 class Looker(str, Enum):
-    """Processes that check all jobs of a bucket. The one that does most comes first."""
+    """Processes that check all jobs of a bucket. The kind of process that does most comes first."""
 
     WATCHER = "watcher"
     REAP = "reap"
@@ -50,7 +50,7 @@ class Look:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a next check can be expected."""
+        """Whether another check by this kind of process can be expected."""
         return self.age <= (_UNKNOWN_PAUSE if self.every is None else max(_MISSED * self.every, _LEAST))
 
 
@@ -61,7 +61,7 @@ class _LookFile:
 
 
 def watch_job(store: JobStore, job_id: str, *, token: str) -> None:
-    """Mark a job to be checked. token: that of its `launch.json`. Raises StoreError."""
+    """Mark a job to be checked. token: the token in the job's `launch.json`. Raises StoreError."""
     store.put(f"{_WATCHED}{job_id}", token.encode() + b"\n")
 
 
@@ -102,7 +102,7 @@ def last_looks(store: JobStore, now_ms: int) -> list[Look]:
         try:
             every = decode(_LookFile, store.get(key), where=f"{store.url}/{key}").every
         except RecordError:
-            every = None  # written by a later version
+            every = None  # A later version of `bai` wrote this object.
         looks.append(
             Look(
                 kind=kind,

@@ -139,20 +139,20 @@ class LocalAgent:
 
     def benchmark_watched(self) -> bool:
         """Return whether the shim of each benchmark runs. A shim ends its benchmark on request, and records
-        the exit."""
+        the benchmark's exit code."""
         return all(node.benchmark_watched() for node in self.nodes if node.benchmark_alive()) and any(
             node.benchmark_watched() for node in self.nodes
         )
 
     def last_words(self) -> str:
-        """Return the last informative line of a dead agent's log, without its time; "" if there is none. The
-        line may contain terminal escape sequences.
+        """Return the last informative line of a dead agent's log, without its time; "" if there is no such
+        line. The line may contain terminal escape sequences.
         """
         dead = self._dead() or self.nodes[:1]
         return next((words for node in dead if (words := node.last_words())), "")
 
     def start(self) -> None:
-        """Start the agents that do not run. Raises AgentError.
+        """Start the agents that are not running. Raises AgentError.
 
         A restarted agent continues the work of its predecessor. An agent that is already running is left
         unchanged.
@@ -176,8 +176,8 @@ class LocalAgent:
         return started
 
     def proposed(self) -> int | None:
-        """Return the number of nodes that the benchmark's hints request; None if there are no hints. Raises
-        StoreError."""
+        """Return the number of nodes that the benchmark's hints request; None if the benchmark has written no
+        hints. Raises StoreError."""
         return proposed_nodes(AttemptRecord(self.record), self.job) if self.job is not None else None
 
     def _dead(self) -> list[NodeAgent]:
@@ -200,8 +200,8 @@ class LocalAgent:
 
 
 def local_agent(record: JobRecord, job: Job | None = None) -> LocalAgent | None:
-    """Return the agents of a job on this machine; None if the record is not a folder here. job: None: it is
-    read from the record."""
+    """Return the agents of a job on this machine; None if the record is not a folder here. job: the job; if
+    None, it is read from the record."""
     if (folder := record.store.folder) is None:
         return None
     if job is None:
@@ -230,7 +230,8 @@ class AgentWatcher:
         self._has_given_up = False
         self._proposed: int | None = None
         self._may_start = 0
-        """Number of nodes that may still be started for that proposal, so that nodes that end at once are not restarted forever."""
+        """Number of nodes that may still be started for `_proposed`, so that nodes that end at once are not
+        restarted forever."""
         self._look_s, self._clock = look_s, clock
         self._next = clock() + look_s
 
@@ -278,7 +279,7 @@ class AgentRestarter:
         self._resume = NextStep(("resume", job_id), "starts it again")
         self._restarts = 0
         self._lived = True
-        """Whether the agent was seen alive after its last start."""
+        """Whether the agent was found alive after its last start."""
         self._reason = ""
         """End of the agent's log when the agent was last found dead, without numbers."""
 

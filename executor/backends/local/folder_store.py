@@ -20,8 +20,8 @@ from executor.errors import UsageError
 def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:
     """Return the store of this machine's jobs: `folder`, otherwise BAI_STORE, otherwise ~/.bai/jobs.
 
-    exists: whether the folder must exist, because jobs are looked up in it. If not, it is created with its
-    first job. Raises UsageError, StoreError.
+    exists: whether the folder must exist, because jobs are looked up in the folder. If false, the folder is
+    created with its first job. Raises UsageError, StoreError.
     """
     path = _chosen(folder)
     try:
@@ -58,7 +58,7 @@ def check_own(store: Path, job: str = "") -> None:
     """Raise UsageError unless this user owns `store` and the existing folders of `job` and its nodes.
 
     Jobs of other users, and jobs behind a symbolic link, are only read, because their files may name any
-    process and any folder. Root may also own a store, as in a store that several users share.
+    process and any folder. Root may also own a store, for example a store that several users share.
     """
     user = os.geteuid()
     with _readable(store):

@@ -1,4 +1,4 @@
-"""The backend for this machine. It uses the same agent as an instance, but not AWS."""
+"""The backend for this machine. The backend uses the same agent as an instance, but not AWS."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from executor.records.job_status import DIED, PARKED, JobStatus, created, ended_
 from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
-# Modules that only one method needs are imported in it, so that showing a job does not load the reader of
-# descriptors.
+# Modules that only one method needs are imported in that method, so that showing a job does not load the
+# reader of descriptors.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.planning.job_defaults import DefaultValue
@@ -126,7 +126,8 @@ class LocalBackend:
 
     def status(self, record: JobRecord) -> JobStatus:
         agent = _agent(record)
-        # Checked before the result is read, because an agent first writes the result and then exits.
+        # The agent is checked before the result is read, because an agent first writes the result and then
+        # exits.
         alive = agent.alive()
         result = result_of(record)
         if result is not None:
@@ -191,7 +192,8 @@ class LocalBackend:
     def scale(self, record: JobRecord, nodes: int) -> str:
         agent = _own_agent(record)
         check_scale(record, nodes)
-        # Requested before the agents start, because a new node waits until it is requested.
+        # The number of nodes is requested before the agents start, because a new node waits until the number
+        # is requested.
         request_scale(record, nodes)
         return f"scaling to {counted(nodes, 'node')}{_started(agent.scale(nodes))}"
 
@@ -233,12 +235,13 @@ class LocalBackend:
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """A job descriptor, as `bai-agent run` accepts it."""
+    """A job descriptor in the form that `bai-agent run` accepts."""
 
     job: Job
     survey: Callable[[], ScriptsSurvey | None]
     one_node: str | None
-    """Note that several nodes of the descriptor run on this machine; None if that is not the case."""
+    """Note for the user that several nodes of the descriptor run on this machine; None if no such note is
+    needed."""
     defaults: Sequence[DefaultValue] = ()
     """Values of the configuration that the descriptor does not set."""
 

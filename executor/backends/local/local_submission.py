@@ -1,5 +1,5 @@
-"""Writes a job for this machine into its store, exactly once per job id, and warns about anything that the
-machine lacks for it."""
+"""Writes a job for this machine into the job store, exactly once per job id, and warns about anything that
+the job needs and the machine lacks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def submit(
     job_id: str | None = None,
     on_submit: Callable[[str], None] = lambda job_id: None,
 ) -> Submitted:
-    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` is called with the
-    job id before that.
+    """Write the job of `job_request` into `store`, with a copy of its scripts. Before the job is written,
+    `on_submit` is called with the job id.
 
-    An existing job of this id is returned if it has the same content; otherwise UsageError is raised.
+    An existing job of this id is returned if it has the same content; for any other content UsageError is
+    raised.
     """
     if sys.platform != "linux":
         raise UsageError(
@@ -85,7 +86,8 @@ def submit(
                 copy_scripts(origin, draft.scripts(nodes=nodes, arm=arm), leave_out=[store.folder])
             files = originals.get(None) or find_archive(job_request, descriptor)
             keep_request(draft.record, job_request, files, leave_out=[store.folder])
-            # Last step, because an agent may start as soon as the job exists, and needs the scripts.
+            # The job is published last, because an agent may start as soon as the job exists, and needs the
+            # scripts.
             if draft.publish(job_toml(job).encode()):
                 return Submitted(record, job, new=True)
     there = record.job()
@@ -96,7 +98,8 @@ def submit(
 def _originals(
     job_request: JobRequest, descriptor: Descriptor, arms: Mapping[str, ArmFiles]
 ) -> dict[str | None, ScriptsOrigin]:
-    """Return the scripts of each arm that has its own, by its name, and those of the job under None."""
+    """Return the scripts of each arm that has its own scripts, by the arm's name, and the job's scripts under
+    None."""
     found: dict[str | None, ScriptsOrigin | None] = {name: each.scripts for name, each in arms.items()}
     found[None] = find_scripts(job_request, descriptor)
     return {arm: origin for arm, origin in found.items() if origin is not None}
@@ -142,7 +145,8 @@ class JobDraft:
 
 @contextmanager
 def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
-    """Yield a new draft of the job `job_id`, which is removed after the block if it was not published. Raises StoreError."""
+    """Yield a new draft of the job `job_id`. After the block, a draft that was not published is removed.
+    Raises StoreError."""
     remove_abandoned(store)
     with ExitStack() as stack:
         try:
@@ -181,7 +185,7 @@ def _unwritable(error: OSError) -> StoreError:
 
 
 def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-    """Return warnings about secrets, programs and rights that this machine lacks."""
+    """Return warnings about secrets, programs and rights that the job needs and this machine lacks."""
     return [
         Finding(file=str(job_request.file), path=path, problem=problem, fix=fix, severity=Severity.WARNING)
         for path, problem, fix in _missing(descriptor)
@@ -189,7 +193,7 @@ def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
 
 
 def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Yield the key, problem and fix for everything that this machine lacks."""
+    """Yield the descriptor's key, the problem and the fix for everything that this machine lacks."""
     for key, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ):
         problem = f"the environment variable {name} is not set here"
         yield key, problem, f"export {name} before `bai run`, which would refuse to start"
@@ -209,10 +213,11 @@ def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def missing_program(descriptor: Descriptor) -> str | None:
-    """Return the command's program if it must be on PATH but is not; otherwise None."""
+    """Return the command's program if the program must be on PATH but is missing there; None if nothing is
+    missing."""
     ml = descriptor.ml
     program = _program_on_path(ml.benchmark_code or "")
-    # Requirements may install programs, and a container has its own.
+    # Requirements may install programs, and a container has its own programs.
     if program is None or (ml.script is not None and ml.script.requirements) or descriptor.env.container:
         return None
     python = descriptor.env.python
@@ -222,8 +227,8 @@ def missing_program(descriptor: Descriptor) -> str | None:
 
 
 def _program_on_path(code: str) -> str | None:
-    """Return the program of a command if it is looked up on PATH; None if the command is a path, a variable
-    or a script."""
+    """Return the program of a command if the program is looked up on PATH; None if the command is a path, a
+    variable or a script."""
     try:
         words = [] if is_script(code) else shlex.split(code)
     except ValueError:  # reported elsewhere

@@ -154,8 +154,8 @@ class _Launcher:
             answer = self._try(candidate, begun_before=begun_before)
             if isinstance(answer, Launched):
                 return answer
-            # Only the request for this candidate can be one that an earlier process sent without getting an
-            # answer, because a refusal is recorded before the next candidate is requested.
+            # An earlier process can lack an answer only for this candidate, because a process records a
+            # refusal before it requests the next candidate.
             begun_before = False
             refusals.append((candidate, answer))
             if _is_final(answer):

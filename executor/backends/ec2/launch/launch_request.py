@@ -1,5 +1,5 @@
-"""The RunInstances request of a job, with volumes and user data of its instances. No I/O, because all values
-were looked up before.
+"""The RunInstances request of a job, with volumes and user data of the job's instances. The module does no
+I/O, because all values were looked up before.
 
 gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
 """
@@ -58,11 +58,11 @@ class DataSize:
 
     bytes: int
     unknown: tuple[str, ...]
-    """Sources of unknown size."""
+    """Data sources of unknown size."""
 
 
 def data_size(sources: Iterable[Source]) -> DataSize:
-    """Return the size of `sources` on the disk, as far as it is known."""
+    """Return the size of `sources` on the disk, as far as the sizes are known."""
     total, unknown = 0, []
     for source in sources:
         if source.size is None:
@@ -71,13 +71,14 @@ def data_size(sources: Iterable[Source]) -> DataSize:
         elif source.unpack is Unpack.NO:
             total += source.size
         else:
-            # The archive also takes space until it is unpacked.
+            # The archive also takes space until it has been unpacked.
             total += source.size * (1 + UNPACKED)
     return DataSize(bytes=total, unknown=tuple(unknown))
 
 
 def volume_gib(wanted: Volume | None, image_gib: int, data: DataSize) -> int:
-    """Return the size of the root volume (GiB): the requested size, but at least the image's."""
+    """Return the size of the root volume (GiB): the requested size, but at least the size of the image's root
+    volume."""
     if wanted is not None and wanted.size is not None:
         return max(image_gib, wanted.size)
     return image_gib + math.ceil(data.bytes / 2**30) + MARGIN_GIB
@@ -106,7 +107,7 @@ def mappings(
 def _speed(wanted: Volume, kinds: Sequence[InstanceType]) -> dict[str, int]:
     throughput, iops = wanted.throughput, wanted.iops
     if throughput is not None:
-        # More throughput than any instance can use would only cost money.
+        # Throughput is limited to what the instances can use, because any more would only cost money.
         useful = max(each.ebs_mib_per_second or throughput for each in kinds)
         throughput = max(LEAST_THROUGHPUT, min(throughput, useful))
         iops = max(iops or LEAST_IOPS, IOPS_PER_MIB * throughput)
@@ -125,7 +126,7 @@ _BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """User data, with the values that it was made from."""
+    """User data, with the values from which the user data was made."""
 
     boot: Boot
     content: bytes
@@ -138,12 +139,13 @@ def launch_request(
     """Return the parameters of RunInstances without subnet and token, as JSON values; UserData is base64.
     Type and market are those of the first candidate.
 
-    One call launches all nodes of the job, or none. For an elastic job it launches as many as EC2 has
-    capacity for, but not fewer than the minimum. expires: the time in the tag for reapers. Raises UsageError
-    if the user's own parameters are invalid, or if EFAs are requested for a type without EFA.
+    One request launches all nodes of the job, or no node. For an elastic job the request launches as many
+    nodes as EC2 has capacity for, but not fewer than the minimum. expires: the time in the tag for reapers.
+    Raises UsageError if the user's own parameters are invalid, or if EFAs are requested for a type without
+    EFA.
     """
     check_run_instances(ec2.run_instances)
-    # A server is launched by a request of its own.
+    # The job's server is launched by a separate request.
     most = job.desired_nodes if job.server is None else 1
     request: dict[str, Any] = {
         "ImageId": resolved.image.id,
@@ -158,8 +160,8 @@ def launch_request(
             "HttpPutResponseHopLimit": 2,
         },
         "Monitoring": {"Enabled": True},
-        # Prevents AWS from moving a failed machine to another host, where the disturbed benchmark would
-        # continue unnoticed.
+        # The option prevents AWS from moving a failed machine to another host, where the disturbed benchmark
+        # would continue unnoticed.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [
@@ -223,11 +225,11 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str, first_nod
 
 
 def boot_limit(ec2: Ec2) -> timedelta:
-    """Return the time after which a machine without a sign of life is assumed not to have run its user data.
+    """Return the time after which a machine without a heartbeat is assumed not to have run its user data.
 
     A boot takes minutes. The boothook powers the machine off if the guardian has not started after 30
-    minutes, and each fetch is given up after 10 (docs/boot.md). Init commands run before the first sign of
-    life, and a machine whose boot failed may be kept.
+    minutes, and each download is given up after 10 minutes (docs/boot.md). Init commands run before the first
+    heartbeat, and a machine whose boot failed may stay on for inspection.
     """
     commands = len(ec2.init_commands) * _INIT_COMMAND
     kept = max(ec2.keep_on_failure or timedelta(), ec2.keep_after or timedelta())
@@ -251,8 +253,8 @@ def machines_in_words(job: Job) -> str:
 
 
 def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
-    """Return the arguments of boto3's run_instances for one candidate. EC2 checks tokens separately in each
-    availability zone."""
+    """Return the arguments of boto3's run_instances for one candidate. EC2 checks a request's token
+    separately in each availability zone."""
     complete = copy.deepcopy(dict(request))
     if candidate.type:
         complete["InstanceType"] = candidate.type
@@ -270,7 +272,7 @@ def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) 
 
 
 def candidate_token(token: str, candidate: Candidate) -> str:
-    """Return the token of the launch of one candidate; it is the same for every repetition of that launch."""
+    """Return the token of the launch of one candidate. Every repetition of that launch has the same token."""
     wanted = f"{token} {candidate.subnet} {candidate.type} {candidate.market}"
     return hashlib.sha256(wanted.encode()).hexdigest()[:TOKEN_LIMIT]
 
@@ -297,7 +299,7 @@ def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_run_instances(extra: Mapping[str, Any]) -> None:
-    """Raise UsageError if botocore knows that RunInstances does not accept the request."""
+    """Raise UsageError if botocore knows that RunInstances does not accept the request `extra`."""
     if not extra:
         return
     # A session would need an existing profile, but EC2's parameters are the same for all profiles.
@@ -315,7 +317,8 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
 
 
 def _too_large(boot: Boot, size: int) -> str:
-    """Return a message with the part that makes the user data too large, and where to put it instead."""
+    """Return a message that names the part that makes the user data too large, and a better place for that
+    part."""
     sizes = [len(each.encode()) for each in boot.init_commands]
     if not sizes:
         return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"

@@ -1,4 +1,5 @@
-"""The network interfaces of a launch, and the parameters that EC2 allows with them. No I/O."""
+"""The network interfaces of a launch, and the parameters that EC2 allows with these interfaces. The module
+does no I/O."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from executor.errors import UsageError
 def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     """Return the interfaces that give machines of `kinds` all Elastic Fabric Adapters of their type.
 
-    The first interface has an address, which a machine needs. Further adapters have none (`efa-only`), which
-    saves addresses of the subnet and keeps Linux from sending through the wrong interface:
+    The first interface has an address, which a machine needs. Further adapters have no address (`efa-only`),
+    which saves addresses of the subnet and keeps Linux from sending through the wrong interface:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html Raises UsageError if a type
     has no EFA, or if the types need different interfaces, because one request serves all types.
     """
@@ -57,8 +58,8 @@ def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
 
 
 def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move security groups and public address into the network interfaces, because EC2 accepts them in only
-    one place."""
+    """Move security groups and public address into the network interfaces, because EC2 accepts groups and
+    public address in only one place."""
     interfaces = request.get("NetworkInterfaces")
     if not interfaces:
         if public_ip is None:
@@ -75,7 +76,8 @@ def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
 
 
 def group_ids(request: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the security groups that a request names, including those of its interfaces."""
+    """Return the ids of the security groups that a request names, including the groups of the request's
+    interfaces."""
     of_interfaces = (
         group for each in request.get("NetworkInterfaces", ()) for group in each.get("Groups", ())
     )

@@ -1,9 +1,10 @@
-"""Checks a stored launch before it is sent again. It must equal the launch that this `bai` would make itself.
+"""Checks a stored launch before it is sent again. The stored launch must equal the launch that this `bai`
+would make itself.
 
 Other users may write into a bucket, but `launch.json` is sent with the credentials of the user who repeats a
-submission. So the launch is rendered again from the descriptor and the configuration. Only its times, and
-results of look-ups that cannot be repeated (the image that a parameter named, the subnets that existed), are
-taken from the file.
+submission. So the launch is rendered again from the descriptor and the configuration. Only the launch's
+times, and results of look-ups that cannot be repeated (the image that a parameter named, the subnets that
+existed), are taken from the file.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 
 _CLOCKS = timedelta(minutes=15)
-"""Longest time by which another submitter's clock may be ahead. AWS refuses requests with a larger
-difference."""
+"""Longest time by which another submitter's clock may be ahead. AWS refuses requests whose time differs more
+from AWS's clock."""
 
 
 def problem_with(
@@ -42,12 +43,12 @@ def problem_with(
     region: str,
     now: datetime,
 ) -> str | None:
-    """Return the reason why the stored `file` must not be sent; None if it is exactly the launch that this
-    process would make.
+    """Return the reason why the stored `file` must not be sent; None if the stored launch is exactly the
+    launch that this process would make.
 
-    job: the job in the store's job.toml; None if there is none. ours: renders the launch again; called only
-    if everything else is valid. region: the region of that launch. Raises StoreError and the errors of
-    `ours`.
+    job: the job in the store's job.toml; None if the store has no job.toml. ours: function that renders the
+    launch again; called only if everything else is valid. region: the region of that launch. Raises
+    StoreError and the errors of `ours`.
     """
     where = f"{record.store.url}/{attempt_key(record, file.attempt, 'launch.json')}"
     advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
@@ -56,8 +57,8 @@ def problem_with(
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
-    # Checked first, because another version may also have written different texts. Its machines can still be
-    # looked up.
+    # The version of `bai` is checked first, because another version may also have written different texts.
+    # Machines that another version launched can still be looked up.
     check_job_bytes(record, job)
     if file.region != region:
         differing = ["region"]
@@ -76,8 +77,8 @@ def problem_with(
 def problem_with_round(
     record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
 ) -> str | None:
-    """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if it is
-    exactly the expected round."""
+    """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if the
+    stored round is exactly the expected round."""
     if file.wait is None or file.begun > now + _CLOCKS:
         differing = ["created"]
     else:
@@ -89,7 +90,7 @@ def problem_with_round(
 
 
 def differ(names: Sequence[str]) -> str:
-    """Return part of a sentence: that the fields with these names differ."""
+    """Return part of a sentence that says that the fields with these names differ."""
     return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
 
 
@@ -111,13 +112,14 @@ def redraw(
 
 
 def _kinds(candidates: Iterable[Candidate]) -> list[tuple[str, str]]:
-    """Return types and markets in their order. Subnets are left out, because they may have changed since
-    then."""
+    """Return types and markets in their order. Subnets are left out, because subnets may have changed since
+    the first launch."""
     return list(dict.fromkeys(each.kind for each in candidates))
 
 
 def differences(stored: LaunchFile, ours: LaunchFile) -> list[str]:
-    """Return the names of differing keys: parameters of RunInstances, and keys of the record."""
+    """Return the names of keys that differ between the two launches: parameters of RunInstances, and keys of
+    the record."""
     one, other = stored.as_table(), ours.as_table()
     found = [*_differing(one.pop("request"), other.pop("request")), *_differing(one, other)]
     # The token is a checksum of all other fields.
@@ -141,7 +143,7 @@ def _text(value: object) -> str:
 def check_job_bytes(record: JobRecord, job: Job) -> None:
     """Raise UsageError unless the store's job.toml is `job` as rendered here, byte for byte. Raises StoreError.
 
-    User data may contain only its checksum.
+    The bytes must be equal because user data may contain only the checksum of job.toml.
     """
     key = record.key("job.toml")
     if record.store.get(key) != job_toml(job).encode():

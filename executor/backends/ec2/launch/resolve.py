@@ -1,5 +1,5 @@
-"""Look-ups before a launch: image, type, and the candidates that are tried one after the other. Changes
-nothing."""
+"""Look-ups before a launch: image, type, and the candidates that are tried one after the other. The look-ups
+change nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Candidate:
     market: str = ""
     """"on-demand", or EC2's MarketType, such as "spot"; empty if unknown."""
     vpc: str = field(default="", compare=False)
-    """VPC of the subnet; empty if it was not looked up."""
+    """VPC of the subnet; empty if the VPC was not looked up."""
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -75,7 +75,7 @@ class Resolved:
     server: InstanceType | None = None
     """Instance type of the server, if the job has one."""
     block: CapacityBlock | None = None
-    """Capacity block of the machines; None if there is none, or it was not looked up."""
+    """Capacity block of the machines; None if the machines have no block, or the block was not looked up."""
 
     @property
     def kinds(self) -> tuple[InstanceType, ...]:
@@ -84,13 +84,13 @@ class Resolved:
 
     @property
     def kinds_of_image(self) -> tuple[InstanceType, ...]:
-        """All types that boot the image: those of `kinds`, and the server's."""
+        """All types that boot the image: the types of `kinds`, and the server's type."""
         return self.kinds if self.server is None else (*self.kinds, self.server)
 
 
 def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Resolved:
-    """Look everything up. Raises UsageError for a mistake in the descriptor or the configuration, AwsError if
-    AWS fails."""
+    """Look up everything that a launch needs. Raises UsageError for a mistake in the descriptor or the
+    configuration, AwsError if AWS fails."""
     ec2 = ec2_table(descriptor)
     types = instance_types(descriptor)
     kinds = [find_type(name, aws, key=key) for name, key in types.items()]
@@ -123,7 +123,8 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
-    """Return all values that are known without AWS, with placeholders for the others. Raises UsageError."""
+    """Return all values that are known without AWS, with placeholders for all other values. Raises
+    UsageError."""
     ec2 = ec2_table(descriptor)
     kinds = [_unresolved_type(name) for name in instance_types(descriptor)]
     servers = [_unresolved_type(name) for name in server_type(descriptor)]
@@ -188,8 +189,8 @@ def server_type(descriptor: Descriptor) -> dict[str, str]:
 
 
 def _hardware(descriptor: Descriptor) -> Hardware:
-    """Return `[hardware]`. If only the server's zone is named, it is used for both machines, because both are
-    in one subnet."""
+    """Return `[hardware]`. If the table names only the server's zone, that zone is used for both machines,
+    because both machines are in one subnet."""
     hardware = descriptor.hardware
     server = descriptor.used_server
     if server is None or hardware.availability_zone or hardware.aws_zone_id:
@@ -200,19 +201,19 @@ def _hardware(descriptor: Descriptor) -> Hardware:
 
 
 def markets(ec2: Ec2) -> tuple[str, ...]:
-    """Return the markets on which machines are requested, in this order."""
+    """Return the markets on which machines are requested, in the order of the requests."""
     first = read_market(ec2.run_instances)
     return (first, ON_DEMAND) if ec2.on_demand_after_spot and first != ON_DEMAND else (first,)
 
 
 def ec2_table(descriptor: Descriptor) -> Ec2:
-    """Return the descriptor's `[aws.ec2]`, or an empty one."""
+    """Return the descriptor's `[aws.ec2]`; without that table, an empty one."""
     return descriptor.aws.ec2 or Ec2()
 
 
 def launch_region(descriptor: Descriptor, settings: Settings) -> str | None:
-    """Return the region of the instances: that of an option, otherwise the descriptor's, otherwise the
-    configuration's."""
+    """Return the region of the instances: the region that an option names, otherwise the descriptor's,
+    otherwise the configuration's."""
     if settings.origins.get("region") == "--region":
         return settings.region
     return ec2_table(descriptor).region or settings.region
@@ -229,10 +230,10 @@ def find_candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates of a launch in a stable order. Raises UsageError, AwsError.
 
-    First come all types in their order on the first market, each in all subnets, then the same on the next
-    market. Subnets are the named ones in their order, otherwise those of the default VPC by zone. Only
-    subnets in the descriptor's zone (the zone's name takes precedence over its id), and in zones that offer
-    the type, are candidates. server: type of a server that is launched in the same subnet.
+    First come all types in their order on the first market, each type in all subnets; after that, all types
+    on the next market. Subnets are the named subnets in their order, otherwise the default VPC's subnets by
+    zone. Only subnets in the descriptor's zone (the zone's name takes precedence over its id), and in zones
+    that offer the type, are candidates. server: type of a server that is launched in the same subnet.
     """
     found = _find_subnets(subnets, aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
@@ -244,8 +245,8 @@ def find_candidates(
 
 
 def named(candidate: Candidate, among: Sequence[Candidate]) -> str:
-    """Return the name of `candidate` for messages: its zone, and its type and market if the candidates differ
-    in these."""
+    """Return the name of `candidate` for messages: the candidate's zone, and its type and market if the
+    candidates differ in type or market."""
     what = kind_name(candidate, among)
     return f"{what} in {candidate.zone}" if what else candidate.zone
 
@@ -268,8 +269,8 @@ def _named(descriptor: Descriptor, settings: Settings, region: str) -> dict[str,
 
 
 def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
-    """Return security groups, instance profile and public address of a launch: those of the descriptor,
-    otherwise those of the configuration."""
+    """Return security groups, instance profile and public address of a launch: the descriptor's settings,
+    otherwise the configuration's."""
     return {
         "security_groups": tuple(ec2.security_groups) or settings.security_groups,
         "instance_profile": ec2.instance_profile or settings.instance_profile,
@@ -278,7 +279,7 @@ def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
 
 
 def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return the `subnets` whose zone offers an instance type. Raises UsageError if no zone does,
+    """Return the `subnets` whose zone offers an instance type. Raises UsageError if no zone offers the type,
     AwsError."""
     offered = _zones_offering(instance_type, aws)
     places = tuple(
@@ -301,8 +302,8 @@ def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSessio
 
 
 def _find_subnets(subnets: Sequence[str], aws: AwsSession) -> list[SubnetTypeDef]:
-    """Return the named subnets in their order, otherwise those of the default VPC by zone. Raises UsageError,
-    AwsError."""
+    """Return the named subnets in their order; if no subnet is named, the default VPC's subnets by zone.
+    Raises UsageError, AwsError."""
     what = f"subnets {', '.join(subnets)}" if subnets else "default subnets"
     with plain_errors(f"describing the {what}", region=aws.region):
         found = find_subnets(aws, subnets)

@@ -1,11 +1,11 @@
-"""Waits for capacity. If no candidate has capacity, all are requested again in rounds, until one has capacity
-or the wait ends.
+"""Waits for capacity. If no candidate has capacity, all candidates are requested again in rounds, until a
+candidate has capacity or the wait ends.
 
-Each round is a launch with its own times and token, recorded before its request: the first round as the
-attempt's `launch.json`, the others as `rounds/<k>/launch.json`, each with its own folder `refused/`. Only the
-last round can have machines, so all rounds are one attempt. A round's start is computed from the start of the
-previous round, so that a resumed submission keeps its schedule. `waiting.json` shows the result of the latest
-round to users; no decision depends on it.
+Each round is a launch with its own times and token, recorded before the round's request is sent. The first
+round is recorded as the attempt's `launch.json`, each later round as `rounds/<k>/launch.json`; each round has
+its own folder `refused/`. Only the last round can have machines, so all rounds are one attempt. A round's
+start is computed from the start of the previous round, so that a resumed submission keeps its schedule.
+`waiting.json` shows the result of the latest round to users; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from executor.backends.ec2.tags import EXPIRES_TAG, need_time, tag_time
 
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(minutes=5)
-"""Longest time between the starts of two rounds. It is so short that a submitter writes to the store more
-often than `diagnosis.ABANDONED`."""
+"""Longest time between the starts of two rounds. The time is so short that a submitter writes to the store
+more often than `diagnosis.ABANDONED`."""
 _PART = 10
 """The longest pause is the whole wait divided by this number, so that even a wait of two minutes has more
 than two rounds."""
 
 
 class NoCapacityError(BaiError):
-    """No candidate has capacity now. Nothing was launched, and all candidates are requested again later."""
+    """Raised if no candidate has capacity now. Nothing was launched, and all candidates are requested again
+    later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -43,12 +44,13 @@ class NoCapacityError(BaiError):
 
 
 def pauses(whole: timedelta) -> tuple[timedelta, timedelta]:
-    """Return the first and the longest pause between the rounds of a wait that takes `whole` in total."""
+    """Return the first and the longest pause between the rounds of a wait for capacity that takes `whole` in
+    total."""
     return min(FIRST_PAUSE, whole / _PART), min(LONGEST_PAUSE, whole / _PART)
 
 
 def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
-    """Return the start of the round after the one that began at `created`. The last round starts when the
+    """Return the start of the round after the round that began at `created`. The last round starts when the
     wait ends.
 
     Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not
@@ -65,7 +67,7 @@ def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
 
 
 def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return the launch of the round that follows `file` and begins now."""
+    """Return the launch of the round that follows the round `file` and begins now."""
     return as_round(file, file.round + 1, now=now, deadman=deadman)
 
 
@@ -94,7 +96,8 @@ def no_capacity(
     *,
     is_cancelled: Callable[[], bool],
 ) -> CapacityWait:
-    """Return the wait after a round `file` in which nothing was launched for lack of capacity."""
+    """Return the wait for capacity after a round `file` in which nothing was launched for lack of
+    capacity."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
     what = f"no zone has room for {type_names(file.candidates)}"
     sentence = f"{what} ({tried})" if tried else "the last round of asking for room was cut short"
@@ -110,7 +113,7 @@ def no_capacity(
 
 
 def plan_sentence(wait: Wait) -> str:
-    """Return the wait of a launch as a sentence for the user."""
+    """Return a launch's wait for capacity as a sentence for the user."""
     whole = timedelta(seconds=wait.seconds)
     first, longest = pauses(whole)
     often = (

@@ -1,10 +1,11 @@
 """Distinguishes a machine that never runs its user data, because its AMI has no cloud-init or hangs early,
 from one that boots slowly.
 
-Boothook and guardian (docs/boot.md) ensure that a machine gives a sign of life or powers itself off within
-the launch's boot limit. If the boothook never runs, nothing on the machine powers it off. A wrong conclusion
-would terminate a good machine. So before the boot limit only a console proves a failed boot, and after it a
-console with the guardian's lines disproves one. Ages are AWS's own, and do not depend on the machine's clock.
+Boothook and guardian (docs/boot.md) ensure that a machine writes a heartbeat or powers itself off within the
+launch's boot limit. If the boothook never runs, nothing on the machine powers it off. A wrong conclusion
+would terminate a good machine. So before the boot limit only a console proves a failed boot, and after the
+boot limit a console with the guardian's lines disproves a failed boot. Ages of machines come from AWS, and do
+not depend on the machine's clock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ BOOT_ENDED = timedelta(minutes=15)
 
 
 def never_booted(machines: Sequence[Instance], observation: Observation) -> str | None:
-    """Return a sentence about the first of these silent machines whose boot failed; None if each may still boot."""
+    """Return a sentence about the first of these silent machines whose boot failed; None if each machine may
+    still boot."""
     for each in machines:
         if each.state != "running" or each.age is None:
             continue
@@ -43,13 +45,14 @@ def never_booted(machines: Sequence[Instance], observation: Observation) -> str 
 
 
 def _is_late(machine: Instance, observation: Observation) -> bool:
-    """Return whether a machine that runs its user data would have given a sign of life, or have powered itself off."""
+    """Return whether a machine of this age, if it ran its user data, would have written a heartbeat or have
+    powered itself off."""
     limit = observation.boot_limit
     return limit is not None and machine.age is not None and machine.age > limit
 
 
 def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
-    """Return what a console without the guardian's lines proves; None if it proves nothing yet."""
+    """Return what a console without the guardian's lines proves; None if the console proves nothing yet."""
     if console.ended_without_us and age > BOOT_ENDED:
         return f'never ran its user data: the boot ended without it ("{console.ended_without_us}")'
     if late:
@@ -59,8 +62,8 @@ def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
 
 
 def _says_nothing(console: Console | None, error: BaiError | None) -> str | None:
-    """Return a sentence that nothing is known about a machine past its boot limit; None if its console has
-    lines, or will be read at the next check."""
+    """Return a sentence that nothing is known about a machine past its boot limit; None if the machine's
+    console has lines, or will be read at the next check."""
     if error is not None and is_denied(error):
         why = f"its console cannot be read ({error})"
     elif console == Console() and not console.last_line:
@@ -71,7 +74,7 @@ def _says_nothing(console: Console | None, error: BaiError | None) -> str | None
 
 
 def unproven(observation: Observation) -> str | None:
-    """Return a sentence about a machine past its boot limit for which it is not known yet whether its boot
+    """Return a sentence about a machine past its boot limit for which it is not known yet whether the boot
     failed; None if there is no such machine."""
     for each in observation.starting:
         if each.state == "running" and _is_late(each, observation) and each.id in observation.unreadable:

@@ -1,8 +1,8 @@
 """A check of all unattended jobs of a bucket, with everything that is due for them and their machines.
 
-`bai reap`, the service and an account's watcher use it. It needs no Kafka, and covers each region with
-launches. It may be killed between any two steps, and several checks may run at once: each check decides anew,
-and conditional writes to the store decide which result or launch counts.
+`bai reap`, the service and an account's watcher use this check. The check needs no Kafka, and covers each
+region with launches. A check may be killed between any two steps, and several checks may run at once, because
+each check decides anew, and conditional writes to the store decide which result or launch counts.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 8
 """Number of regions, and then of jobs, that are checked in parallel."""
 _FORGOTTEN = timedelta(days=1)
-"""Time after which an interrupted submission can no longer be repeated with its id, if it never reached its
-launch."""
+"""Time after which an interrupted submission that never reached its launch can no longer be repeated with its
+job id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,8 @@ class LookListener:
 
     on_reaped: Callable[[Reaped], None] = lambda reaped: None
     on_job: Callable[[str, str], None] = lambda job_id, sentence: None
-    """Called with a job's id and a sentence: what was done for the job, or why no machine is launched."""
+    """Called with a job's id and a sentence that says what was done for the job, or why no machine is
+    launched."""
     on_trouble: Callable[[str], None] = lambda sentence: None
 
 
@@ -70,16 +71,16 @@ class BucketLook:
 
     settings: Settings
     store: JobStore | None
-    """Store of the jobs; None: only expired machines are found."""
+    """Store of the jobs; if None, only expired machines are found."""
     kind: Looker
     every: timedelta | None = None
     """Time between two checks; None if unknown."""
     replacer: Callable[[JobRecord], Replacer | None] = lambda record: None
-    """Returns the object that launches the machines that a job lacks; None if no machines are launched."""
+    """Returns the object that launches the missing machines of a job; None if no machines are launched."""
     listener: LookListener = field(default_factory=LookListener)
     dry_run: bool = False
     blind: str | None = None
-    """Reason why the last check could not read the jobs; None if it could."""
+    """Reason why the last check could not read the jobs; None if the last check read the jobs."""
     _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
     _unattended: UnattendedJobs | None = None
     """The jobs without a mark to be watched, such as those of an earlier version; None if the store cannot be
@@ -96,9 +97,10 @@ class BucketLook:
         """Check all jobs, and do everything that is due. Return the number of jobs for which no time was
         left.
 
-        regions: check only these; empty: the configured region, and all with launches. attended: jobs that
-        another part of this process monitors anyway. until: time.monotonic() after which no more work is
-        started. Failures are reported to the listener; the next check tries again.
+        regions: check only these regions; if empty, check the configured region and all regions with
+        launches. attended: jobs that another part of this process monitors anyway. until: time.monotonic()
+        after which no more work is started. Failures are reported to the listener; the next check tries
+        again.
         """
         named = self._read_bucket(attended)
         places = dict.fromkeys(regions or [*filter(None, [self.settings.region]), *named])
@@ -126,7 +128,7 @@ class BucketLook:
         return named
 
     def _keep_watched(self, store: JobStore, attended: Collection[str]) -> None:
-        """Add the jobs that are watched now, and forget all others. Raises StoreError."""
+        """Add the jobs that are watched now, and forget all other jobs. Raises StoreError."""
         watched = {
             job_id: since for job_id, since in watched_jobs(store).items() if job_id not in set(attended)
         }
@@ -142,7 +144,7 @@ class BucketLook:
             self._jobs[job_id] = _WatchedJob(looked, monitor, since)
 
     def _note(self) -> None:
-        """Record this check."""
+        """Record in the store that this check is made."""
         if self.store is None or self.dry_run:
             return
         try:
@@ -173,14 +175,15 @@ class BucketLook:
         return found
 
     def _place(self, job_id: str) -> tuple[str | None, Sequence[str]] | None:
-        """Return a job's region and the ids of its machines; None if its record is gone or unreadable."""
+        """Return a job's region and the ids of the job's machines; None if the job's record is gone or
+        unreadable."""
         job = self._jobs[job_id]
         job.store.forget()
         try:
             if job.monitor.record.exists():
                 return job.monitor.region, job.monitor.launched_ids
             if not self.dry_run:
-                # The record was written before the mark, so it was deleted since then.
+                # The record was written before the mark, so the record has been deleted since then.
                 unwatch_job(job.store, job_id)
         except BaiError as error:
             self._trouble(f"{job_id}: {error}")

@@ -1,19 +1,20 @@
-"""Diagnoses a job on EC2 from its store, EC2 and the consoles. It is a pure function with an answer for every
-observation.
+"""Diagnoses a job on EC2 from its store, EC2 and the consoles. The diagnosis is a pure function with an
+answer for every observation.
 
 A job with a result has ended and needs no diagnosis, so the store is read first. Without a result:
 
 | stage | observation |
 |---|---|
 | unlaunched | no instance yet, because the submission is still in progress |
-| waiting | no instance yet, because no zone has capacity; all are requested again |
-| abandoned | no instance, and none will come: the submission was interrupted, and only a repeated submission continues |
+| waiting | no instance yet, because no zone has capacity; all candidates are requested again |
+| abandoned | no instance, and none will be launched, because the submission was interrupted, and only a
+repeated submission continues it |
 | pending | EC2 has accepted the launch; a machine is being started |
 | booting | a machine runs, but its agent has not reported yet |
-| running | the agents' signs of life are fresh, and their machines exist |
+| running | the agents' heartbeats are recent, and their machines exist |
 | silent | a machine runs, but its agent has been silent for a minute |
 | ending | the machines shut down, or are being terminated |
-| parked | no machine of an elastic job is left, and the job waits for others |
+| parked | no machine of an elastic job is left, and the job waits for new machines |
 | unknown | EC2 cannot be queried, the agents are silent, and the machines' deadline has passed |
 | gone | no machine is left that could write a result, so the inferred outcome is written on the job's behalf |
 """
@@ -54,7 +55,7 @@ from executor.backends.ec2.monitor.job_observation import (
 
 
 def diagnose(observation: Observation) -> Diagnosis:
-    """Return the diagnosis. It is `running` only if a machine runs, as far as EC2 can be queried."""
+    """Return the diagnosis. The stage is `running` only if a machine runs, as far as EC2 can be queried."""
     found = next(each for rule in _rules(observation) if (each := rule(observation)) is not None)
     surplus = [each for each in observation.surplus if each.living or each.state == "stopped"]
     stuck = [each for each in stuck_power_offs(observation) if each not in found.terminate]
@@ -105,8 +106,8 @@ def _rules(observation: Observation) -> Sequence[_Rule]:
 
 
 def _out_of_time(observation: Observation) -> Diagnosis | None:
-    """Judge a job whose agents are silent after its deadline. They may be alive or not, but will not report
-    any more."""
+    """Judge a job whose agents are silent after the job's deadline. The agents may be alive or not, but will
+    not report any more."""
     if not _is_late(observation) or any(age <= STALE for age in observation.signs.values()):
         return None
     return Diagnosis(
@@ -121,8 +122,8 @@ def _without_ec2(observation: Observation) -> Diagnosis:
 
 
 def _machines_gone(observation: Observation) -> Diagnosis | None:
-    """Judge machines of which some are gone and write nothing more, if the remaining ones will not write a
-    result either."""
+    """Judge a job of whose machines some are gone and write nothing more, and the remaining machines will not
+    write a result either."""
     over = observation.over
     lost = [each for each in observation.lost if each in over]
     if observation.nodes > 1 and observation.unreported and observation.left:
@@ -166,7 +167,8 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
     silence = max(STALE, observation.peer_silence)
     hung = observation.silent_for(silence + observation.patience)
     if len(hung) == len(working):
-        # Possibly no agent reaches the store. In that case all wait for it, so a longer silence is allowed.
+        # Possibly no agent reaches the store. If so, all agents wait for the store, so a longer silence is
+        # allowed.
         hung = observation.silent_for(max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
@@ -180,7 +182,7 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
 
 
 def _machine_unreachable(observation: Observation) -> Diagnosis | None:
-    """Judge the only machine of a job if it gives no sign of life and fails EC2's own check."""
+    """Judge the only machine of a job if the machine writes no heartbeat and fails EC2's own check."""
     for each in observation.working if observation.nodes == 1 else ():
         silence = observation.signs.get(each.index, timedelta())
         failing = observation.failing.get(each.id, timedelta())
@@ -264,7 +266,7 @@ def _refused(observation: Observation) -> Diagnosis | None:
 
 
 def _not_shown_yet(observation: Observation) -> Diagnosis | None:
-    """Judge agents whose machines EC2 does not show, because the launch is new or has no record."""
+    """Judge agents whose machines EC2 does not show because the launch is new or has no record."""
     signs = observation.signs.values()
     if not signs or (observation.launch_age is not None and any(age > STALE for age in signs)):
         return None
@@ -309,8 +311,8 @@ def _is_late(observation: Observation) -> bool:
 def _given_up(observation: Observation, lost: list[Instance]) -> bool:
     """Return whether the remaining nodes will not write a result after a machine was `lost`.
 
-    The agents of the remaining nodes detect the loss, end the benchmark and write the result, unless they are
-    silent or take too long.
+    The agents of the remaining nodes detect the loss, end the benchmark and write the result, unless these
+    agents are silent or take too long.
     """
     if observation.nodes == 1 or not lost:
         return any(each.index == 0 for each in lost)
@@ -340,8 +342,8 @@ def _forgotten(observation: Observation) -> bool:
 
 
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
-    # No outcome is inferred, because a result would prevent a repeated submission, and break one that is only
-    # slow.
+    # No outcome is inferred, because a result would prevent a repeated submission, and would break a
+    # submission that is only slow.
     advice = f"submit it again with --job-id {observation.job_id}, and it goes on"
     if observation.waiting is not None:
         what = f"{what} while the job waited for capacity ({observation.waiting})"
@@ -351,7 +353,7 @@ def _abandoned(observation: Observation, what: str) -> Diagnosis:
 
 
 def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
-    """Judge a job only by its store. why: the reason why EC2 could not be queried."""
+    """Judge a job only by what its store contains. why: the reason why EC2 could not be queried."""
     if not observation.signs:
         if observation.launch_age is None and _forgotten(observation):
             return _unlaunched(observation)

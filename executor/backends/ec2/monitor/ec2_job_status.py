@@ -38,7 +38,7 @@ from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
 _AT_ONCE = 16
-"""Maximum number of jobs that are read at the same time. Each needs several small requests."""
+"""Maximum number of jobs that are read at the same time. Each job needs several small requests."""
 
 
 def make_monitor(record: JobRecord, settings: Settings) -> JobMonitor:
@@ -163,8 +163,9 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
 def kept_machines(
     monitor: JobMonitor, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
-    """Return a sentence about the machines that an ended job keeps, with their end and cost, and the command
-    that releases them. None if there are none, or EC2 cannot be queried. Raises StoreError, DescriptorError.
+    """Return a sentence about the machines of an ended job that stay on for inspection. The sentence contains
+    their end and cost, and the command that releases them. None if no machine stays on, or EC2 cannot be
+    queried. Raises StoreError, DescriptorError.
     """
     there = _kept(monitor, result)
     if not there:
@@ -181,7 +182,7 @@ def kept_machines(
 
 
 def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
-    """Return the machines that the job keeps; empty if EC2 cannot be queried."""
+    """Return the job's machines that stay on for inspection; empty if EC2 cannot be queried."""
     end = monitor.job.end
     if end.power is not Power.STAY and not end.keep_time(result.exit_code):
         return []
@@ -192,8 +193,8 @@ def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
 
 
 def _until(monitor: JobMonitor, result: JobResult, kept: timedelta) -> str:
-    """Return the end of the kept machines. They are kept from the job's end on, but not longer than their
-    deadline."""
+    """Return the time until which machines stay on for inspection. Machines stay on after the job's end, but
+    not after their deadline."""
     ends = [monitor.expires] if monitor.expires is not None else []
     if result.ended is not None:
         ends.append(moment(result.ended) + kept)

@@ -25,18 +25,19 @@ class InstanceWatcher:
 
     monitor: JobMonitor
     pause_s: float = 2.0
-    """Objects in a bucket are written only every few seconds, so more frequent reads would be useless
-    (seconds)."""
+    """Time between two reads of the job's record (seconds). Objects in a bucket are written only every few
+    seconds, so more frequent reads would be useless."""
     clock: Callable[[], float] = time.monotonic
     _next: float = 0.0
     _heard: float = field(default=float("-inf"))
     _said: str = ""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do everything that is due; return a sentence if it is new. news: whether the job has written
-        something.
+        """Do everything that is due for the job; return a sentence for the user if it is new. news: whether
+        the job has written something.
 
-        A job that is being cancelled is always checked, because its time to end is limited. Raises NoResultError, RecordError.
+        A job that is being cancelled is always checked, because the job's time to end is limited. Raises
+        NoResultError, RecordError.
         """
         now = self.clock()
         if news:
@@ -49,7 +50,7 @@ class InstanceWatcher:
                 return None
             found = self.monitor.reconcile()
         except RecordError:
-            # A broken record stays broken, so it would never be known whether the job still runs.
+            # A broken record stays broken, so `bai` would never know whether the job still runs.
             raise
         except BaiError as error:
             return self._news(str(error))
@@ -58,13 +59,13 @@ class InstanceWatcher:
         return self._news(found.sentence)
 
     def _runs_surely(self, now: float) -> bool:
-        """Return whether recent news prove that the job runs. For an elastic job they do not, because they
-        say nothing about lost nodes."""
+        """Return whether recent news prove that the job runs. For an elastic job news prove nothing, because
+        they do not show whether nodes were lost."""
         return now - self._heard < _NEWS_HOLDS_S and not self.monitor.is_elastic
 
     def _news(self, sentence: str) -> str | None:
-        """Return a sentence unless it repeats the last one."""
-        # Numbers are ignored, because a growing time span is not news.
+        """Return a sentence for the user, unless it repeats the previous sentence."""
+        # Numbers in the sentences are ignored, because a growing time span is not news.
         gist = re.sub(r"\d+", "", sentence)
         if gist == self._said:
             return None

@@ -1,7 +1,8 @@
 """The rules for the diagnosis of an elastic job, which the loss of a machine does not end.
 
-Its remaining nodes decide about its end. Only machines that hang or never booted are terminated from outside.
-If no machine is left, the job's result is written after the time for which the job waits for others.
+An elastic job's remaining nodes decide when the job ends. Only machines that hang or never booted are
+terminated from outside. If no machine is left, the job's result is written after the time for which the job
+waits for others.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def all_left(observation: Observation) -> Diagnosis | None:
     if elastic.decided is not None:
         return ended(elastic.decided, observation)
     why = observation.why_gone(left)
-    # A job that never ran, or whose nodes have all finished, does not wait for machines.
+    # A job that never ran, or whose nodes have all finished, does not wait for new machines.
     waits = observation.cancelled is None and (
         elastic.awaits
         or any(each.index in observation.signs and each.index not in observation.done for each in left)
@@ -46,7 +47,7 @@ def all_left(observation: Observation) -> Diagnosis | None:
 
 
 def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome) -> Diagnosis:
-    # A hanging machine is terminated long after its last sign of life.
+    # A hanging machine is terminated long after its last heartbeat.
     ended_ago = [max(timedelta(), observation.now - each.ended) for each in observation.left if each.ended]
     ages = [*observation.signs.values(), *ended_ago]
     since = min(ages, default=observation.launch_age or timedelta())
@@ -90,8 +91,8 @@ def _goes_on_without(hung: tuple[Instance, ...], observation: Observation) -> Di
 
 
 def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
-    """Return the machines that are still on although their nodes' parts of the job ended minutes ago. They
-    are not replaced until they are gone, because there must never be more machines than the job wants.
+    """Return the machines that are still on although their nodes' parts of the job ended minutes ago. Such a
+    machine is not replaced until it is gone, because there must never be more machines than the job wants.
     """
     elastic = observation.elastic
     if elastic is None:
@@ -106,7 +107,7 @@ def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
 
 
 def boots_without_us(observation: Observation) -> Diagnosis | None:
-    """Judge machines that never ran their user data."""
+    """Judge an elastic job's machines that never ran their user data."""
     failed = [each for each in observation.starting if never_booted([each], observation) is not None]
     sentence = never_booted(failed, observation)
     if sentence is None:

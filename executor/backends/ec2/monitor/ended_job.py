@@ -1,9 +1,9 @@
-"""Finds the machines that still exist after a job's result, and terminates those that hang.
+"""Finds the machines that still exist after a job's result, and terminates machines that hang.
 
 A machine powers itself off after its agent has ended. If the shutdown hangs, the machine costs money until
 its `bai:expires`, up to a day later. The result alone is no reason to terminate a machine, because any
 instance may write into the bucket, even another job's result. So a machine is terminated only after minutes
-without a sign of life. If it still gives signs of life, the user is warned.
+without a heartbeat. If the machine still writes heartbeats, the user is warned.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, ST
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
 RETURNED = timedelta(seconds=15)
-"""Maximum age of the last sign of life with which a lost node counts as returned. Signs of life are given
-every 5 s."""
+"""Maximum age of the last heartbeat with which a lost node counts as returned. The nodes of a job write
+heartbeats for each other every 5 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Leftovers:
     hung: tuple[Instance, ...] = ()
     """Machines that did not power themselves off."""
     working: tuple[Instance, ...] = ()
-    """Machines that still give signs of life although the job has a result."""
+    """Machines that still write heartbeats although the job has a result."""
     job_id: str = ""
     since: timedelta = timedelta()
     """Age of the job's result."""
@@ -69,8 +69,8 @@ class Leftovers:
 
 
 def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
-    """Return the remaining machines of the job that ended with `result`. Queries EC2 only if there may be
-    some. Raises BaiError."""
+    """Return the remaining machines of the job that ended with `result`. EC2 is queried only if machines may
+    remain. Raises BaiError."""
     now_ms = monitor.clock(monitor.record.store.url)
     since = monitor.age(monitor.record.key("result.json"), now_ms) or timedelta()
     found = Leftovers(job_id=monitor.record.job_id, since=since, expires=monitor.expires)
@@ -86,7 +86,7 @@ def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
 def _sort(
     found: Leftovers, monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> Leftovers:
-    """Return `found` with each of the existing machines `there` assigned to its category."""
+    """Return `found` with each of the existing machines `there` assigned to the machine's category."""
     keep = _keep_time(monitor, result)
     lost = _given_up(monitor, result, there, now_ms) if not keep else ()
     rest = [each for each in there if each not in lost]
@@ -105,7 +105,7 @@ def _sort(
 
 
 def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
-    """Return the time for which the machines are kept after the job's end."""
+    """Return the time for which the job's machines stay on for inspection after the job's end."""
     return monitor.job.end.keep_time(result.exit_code)
 
 
@@ -118,7 +118,8 @@ def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
 
 
 def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = False) -> Leftovers:
-    """Terminate the due machines of `find_leftovers`, and return all that it found. Raises BaiError."""
+    """Terminate the due machines of `find_leftovers`, and return all machines that `find_leftovers` found.
+    Raises BaiError."""
     found = find_leftovers(monitor, result)
     if found.due and not dry_run:
         terminate(monitor.aws(monitor.region).ec2(), found.due, job_id=monitor.record.job_id)
@@ -126,8 +127,8 @@ def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = Fal
 
 
 def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
-    """Terminate leftovers; return a sentence about them, or about the error. None if there are no
-    leftovers."""
+    """Terminate machines that remain after a job; return a sentence about the machines, or about the error.
+    None if no machine remains."""
     try:
         return end_leftovers(monitor, result).sentence()
     except BaiError as error:
@@ -137,8 +138,8 @@ def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
 def _given_up(
     monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> tuple[Instance, ...]:
-    """Return the silent machines of nodes that the job gave up. Such a machine hangs, or has lost its
-    network."""
+    """Return the silent machines of nodes that the job gave up. A machine of such a node hangs, or has lost
+    its network."""
     if not result.lost:
         return ()
     signs = AttemptRecord(monitor.record, monitor.attempt).signs_of_all()
@@ -148,13 +149,13 @@ def _given_up(
 
 
 def _silence(monitor: JobMonitor, rank: int, now_ms: int) -> timedelta | None:
-    """Return the time since a node's last sign of life or upload; None if there was none."""
+    """Return the time since a node's last heartbeat or upload; None if the node has written nothing."""
     record, node = monitor.record, monitor.record.node(rank, attempt=monitor.attempt)
     names = [node.key(""), record.key("artifacts/")]
     sign = AttemptRecord(record, monitor.attempt).signs_of_all().get(rank)
     ages = [monitor.age(name, now_ms) for name in names]
     if ages[0] is None and sign is None:
-        # The artifacts may come from other nodes, so they prove nothing about this node.
+        # Other nodes may have written the artifacts, so the artifacts prove nothing about this node.
         return None
     if sign is not None:
         ages.append(elapsed(sign[0], now_ms))
@@ -174,8 +175,8 @@ def _hangs(
     released: timedelta | None,
     boot_limit: timedelta | None,
 ) -> bool:
-    """Return whether a machine should have powered itself off. keep: time for which the machine is kept
-    unless it is released."""
+    """Return whether a machine should have powered itself off. keep: time for which the machine stays on for
+    inspection, unless it is released."""
     quiet = silence[machine.index]
     if quiet is None:
         # The machine may still be booting, although its job has ended.

@@ -1,4 +1,4 @@
-"""The recorded launches of a job: the first one, and later ones while the job runs."""
+"""The recorded launches of a job: the first launch, and later launches while the job runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from executor.backends.ec2.tags import parse_timestamp
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLaunch:
-    """The record of a launch after the first one."""
+    """The record of a launch after the job's first launch."""
 
     number: int
     node: int
@@ -33,14 +33,14 @@ class KnownLaunch:
     """The lost node that the launch replaces; empty if the job was enlarged."""
     begun: datetime
     decided: datetime | None = None
-    """Time of EC2's definite answer; None if there is none yet."""
+    """Time of EC2's definite answer; None if EC2 has not answered yet."""
     instance: str | None = None
-    """Id of the launch's machine. None if EC2 refused it, or has not answered yet."""
+    """Id of the launch's machine. None if EC2 refused the launch, or has not answered yet."""
     refusal: str = ""
     """Code of EC2's refusal; empty if EC2 has not refused the launch."""
     lasting: str = ""
     """Reason of a refusal that lasts until a user changes something, as a sentence without its dot; empty for
-    other refusals, such as no capacity."""
+    any other refusal, such as no capacity."""
 
     @property
     def is_open(self) -> bool:
@@ -54,7 +54,7 @@ class JobLaunches:
     first: tuple[str, ...] = ()
     """Ids of the first launch's machines, in the order of their nodes."""
     first_nodes: int = 0
-    """Number of nodes that the first launch requested. Their numbers are taken."""
+    """Number of nodes that the first launch requested. Later nodes cannot have the numbers of these nodes."""
     first_decided: datetime | None = None
     later: tuple[KnownLaunch, ...] = ()
 
@@ -70,7 +70,8 @@ class JobLaunches:
 
     @property
     def decided_numbers(self) -> Collection[int]:
-        """Numbers of the launches whose machines are known, provided that those of the first launch are."""
+        """Numbers of the launches whose machines are known. The first launch is always included, so the
+        caller must know the first launch's machines."""
         return [0, *(each.number for each in self.later if not each.is_open)]
 
     @property
@@ -87,7 +88,7 @@ class JobLaunches:
         return {node for each in self.later if not each.refusal for node in each.replaces}
 
     def shown_late(self, now: datetime) -> set[str]:
-        """Return the ids of machines that EC2 launched so recently that it may not show them yet."""
+        """Return the ids of machines that EC2 launched so recently that EC2 may not show the machines yet."""
         found = {each.instance for each in self.later if each.decided and now - each.decided < CONSISTENT}
         if self.first_decided is not None and now - self.first_decided < CONSISTENT:
             found.update(self.first)
@@ -103,17 +104,17 @@ class LaunchReader:
         self._decision: Mapping[str, Any] = {}
         self._first: Mapping[str, Any] | None = None
         self._last: Mapping[str, Any] | None = None
-        """The record of the last round of a wait for capacity, if the launch is decided."""
+        """Record of the last round of a wait for capacity, if the launch is decided."""
         self._ended: int | None = None
         """Time of the first launch's last step, if it is decided (ms UTC by the store's clock)."""
         self._known: dict[int, KnownLaunch] = {}
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The record of the first launch, with only MaxCount of its request. None for machines that were
+        """The record of the first launch, with only MaxCount of the request. None for machines that were
         launched by hand, and before the record is written.
 
-        If the job waits for capacity, this is the record of the latest round.
+        If the job waits for capacity, the record is that of the latest round.
         """
         if self._last is not None:
             return self._last
@@ -129,14 +130,14 @@ class LaunchReader:
 
     @property
     def decision(self) -> Mapping[str, Any]:
-        """The first launch's `launched.json`; an empty table if it is not written yet."""
+        """The first launch's `launched.json`; an empty table if the file is not written yet."""
         if not self._decision:
             self._decision = read_decision(self._record, attempt=self._attempt) or {}
         return self._decision
 
     def waiting(self) -> str | None:
-        """Return the reason and the end of the wait; None if the job does not wait, or its first round is
-        still in progress."""
+        """Return the reason and the end of the job's wait for capacity; None if the job does not wait, or the
+        first round is still in progress."""
         if (self.launch or {}).get("wait") is None or self.decision:
             return None
         told = read_waiting(self._record, attempt=self._attempt)
@@ -146,13 +147,14 @@ class LaunchReader:
         )
 
     def age(self, now: int) -> timedelta | None:
-        """Return the time since the first launch's last recorded step; None without a record. now: the
-        store's time (ms UTC)."""
+        """Return the time since the first launch's last recorded step; None if the launch has no record. now:
+        the store's time (ms UTC)."""
         if (launch := self.launch) is None:
             return None
         if self._ended is not None:
             return elapsed(self._ended, now)
-        # Each refusal of a zone, each round of a waiting job, and the decision show that the launch was still going on.
+        # Each refusal of a zone, each round of a waiting job, and the result of the launch show that the
+        # launch was still in progress.
         names = ["launch.json", "refused/", "launched.json"]
         if launch.get("wait") is not None:
             names += ["rounds/", "waiting.json"]

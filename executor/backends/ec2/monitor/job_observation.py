@@ -1,4 +1,4 @@
-"""The observed facts about a job on EC2 without a result, and the type of its diagnosis."""
+"""The observed facts about a job on EC2 without a result, and the type of the job's diagnosis."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
 from executor.backends.ec2.instances import Instance
 
 STALE = timedelta(seconds=60)
-"""Age of the last heartbeat after which an agent counts as silent. Heartbeats are written every 15 s."""
+"""Age of the last heartbeat after which an agent counts as silent. An agent writes `heartbeat.json` every 15
+s."""
 CONSISTENT = timedelta(minutes=10)
-"""Longest time until EC2 shows an instance after it has accepted the launch."""
+"""Longest time until EC2 shows an instance after EC2 has accepted the launch."""
 ABANDONED = timedelta(minutes=10)
 """Time without a write after which a submission counts as abandoned. A submitter's longest step, the request
-for one candidate, takes at most half of this."""
+for one candidate, takes at most half of this time."""
 OVERDUE = timedelta(minutes=15)
-"""Time after its deadline within which a machine powers itself off, even if it was kept for inspection."""
+"""Time after its deadline within which a machine powers itself off, even if the machine stayed on for
+inspection."""
 UNREACHABLE = timedelta(minutes=15)
-"""Time without a sign of life, with a failed check of EC2, after which the only machine of a fixed job counts
-as lost. Silence alone does not prove the loss, because the agent of a single node continues without the job
+"""Time without a heartbeat, with a failed check of EC2, after which the only machine of a fixed job counts as
+lost. Silence alone does not prove the loss, because the agent of a single node continues without the job
 store.
 """
 POWER_OFF = timedelta(minutes=5)
-"""Silence after the end of a node's part or of its job that means a hanging shutdown. Systemd usually gives
-each service 90 s to stop."""
+"""Silence after the end of a node's part or of its job after which the machine's shutdown counts as hanging.
+Systemd usually gives each service 90 s to stop."""
 
 
 class JobStage(str, Enum):
@@ -55,21 +57,22 @@ class ElasticState:
     wait: timedelta
     """Longest time for which the job waits with too few nodes."""
     waiting: timedelta | None = None
-    """Time for which the job has waited, by its newest decision. None if it does not wait, or if a node is
-    alive."""
+    """Time for which the job has waited for nodes, by the nodes' newest decision. None if the job does not
+    wait, or if a node is alive."""
     decided: InferredOutcome | None = None
-    """End of the job that its nodes decided on. None if they decided on none, or if a node is alive."""
+    """Outcome of the job that its nodes decided on. None if the nodes decided on no outcome, or if a node is
+    alive."""
     awaits: bool = False
     """Whether the job will get another machine."""
     replaces: bool = False
-    """Whether the job would get another machine if none were left."""
+    """Whether the job would get another machine if no machine were left."""
     kept: frozenset[int] = frozenset()
-    """Ended nodes whose machines are kept for inspection."""
+    """Ended nodes whose machines stay on for inspection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """All observed facts of an attempt without a result."""
+    """All observed facts about an attempt without a result."""
 
     now: datetime
     job_id: str = "JOB"
@@ -79,40 +82,41 @@ class Observation:
     written: timedelta | None = None
     """Time since the job was recorded; None if unknown."""
     launch_age: timedelta | None = None
-    """Time since the launch's last recorded step; None without a record (a machine launched by hand)."""
+    """Time since the launch's last recorded step; None if the launch has no record (a machine launched by
+    hand)."""
     accepted: bool = False
     """Whether EC2 has accepted the launch."""
     refusal: InferredOutcome | None = None
-    """EC2's final refusal of the launch; None if there is none."""
+    """EC2's final refusal of the launch; None if EC2 did not refuse the launch."""
     waiting: str | None = None
     """Reason and end of the wait for capacity; None if the job does not wait."""
     expires: datetime | None = None
     instances: tuple[Instance, ...] | None = ()
     """Machines of the job; None if EC2 could not be queried."""
     surplus: tuple[Instance, ...] = ()
-    """Machines with the job's tags that do not belong to its launch, but to a concurrent one."""
+    """Machines with the job's tags that do not belong to the job's launch, but to a concurrent launch."""
     signs: Mapping[int, timedelta] = field(default_factory=dict)
-    """Rank → age of its agent's last sign of life, by the store's clock."""
+    """Rank → age of the last heartbeat of the rank's agent, by the store's clock."""
     numbers: tuple[int, ...] = ()
-    """Numbers of all nodes that have been launched; empty: 0 to `nodes` - 1."""
+    """Numbers of all nodes that have been launched; if empty, the numbers are 0 to `nodes` - 1."""
     done: frozenset[int] = frozenset()
     """Ranks that have written their own results."""
     consoles: Mapping[str, Console] = field(default_factory=dict)
-    """Consoles of machines without a sign of life, by instance id, if they were read."""
+    """Consoles of machines without a heartbeat, by instance id, if the consoles were read."""
     unreadable: Mapping[str, BaiError] = field(default_factory=dict)
     """Errors for consoles that could not be read, by instance id."""
     failing: Mapping[str, timedelta] = field(default_factory=dict)
-    """Id of a silent machine that EC2 does not reach → time for which EC2 has not reached it."""
+    """Id of a silent machine that EC2 does not reach → time for which EC2 has not reached the machine."""
     boot_limit: timedelta | None = None
-    """Age by which a machine must have given a sign of life or powered itself off; None if unknown."""
+    """Age by which a machine must have written a heartbeat or powered itself off; None if unknown."""
     cancelled: timedelta | None = None
     """Time since the cancellation; None if the job is not cancelled."""
     patience: timedelta = timedelta(minutes=3)
-    """Longest time that a cancelled job's nodes need to end it."""
+    """Longest time that a cancelled job's nodes need to end the job."""
     peer_silence: timedelta = timedelta(seconds=60)
-    """Silence after which the other agents give a node up."""
+    """Silence of a node after which the other agents give the node up."""
     store_away: timedelta = timedelta(minutes=10)
-    """Longest time for which all agents may be silent because none reaches the job store."""
+    """Longest time for which all agents may be silent because no agent reaches the job store."""
 
     @property
     def living(self) -> tuple[Instance, ...]:
@@ -124,18 +128,18 @@ class Observation:
 
     @property
     def left(self) -> list[Instance]:
-        """Machines that are gone, or shutting down."""
+        """Machines of the job that are gone or shutting down."""
         return [each for each in self.instances or () if not each.living]
 
     @property
     def over(self) -> list[Instance]:
-        """Those machines of `left` that will write nothing more."""
+        """Machines of `left` that will write nothing more."""
         return [each for each in self.left if is_over(each, self)]
 
     @property
     def lost(self) -> list[Instance]:
-        """Those machines of `left` that the job still needs. Ended nodes are not needed, except the first
-        one, which writes the job's result."""
+        """Machines of `left` that the job still needs. Ended nodes are not needed, except the first node,
+        which writes the job's result."""
         return [
             each for each in self.left if self.nodes == 1 or each.index == 0 or each.index not in self.done
         ]
@@ -159,17 +163,18 @@ class Observation:
         return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
 
     def silent_for(self, limit: timedelta) -> tuple[Instance, ...]:
-        """Return the machines whose nodes have given signs of life, but none within the last `limit`."""
+        """Return the machines whose nodes have written heartbeats, but no heartbeat within the last
+        `limit`."""
         return tuple(each for each in self.working if self.signs.get(each.index, timedelta()) > limit)
 
     def silence_of(self, machine: Instance) -> str:
-        """Return the beginning of a sentence about a machine that has given signs of life."""
+        """Return the beginning of a sentence about a machine that has written heartbeats."""
         age = span(self.signs[machine.index])
         return f"Node {machine.index} ({machine.id}) has given no sign of life for {age}"
 
     def why_gone(self, causes: Sequence[Instance]) -> InferredOutcome:
-        """Return the inferred end of a job without a result. causes: its machines that are gone, or shutting
-        down; not empty."""
+        """Return the inferred outcome of a job without a result. causes: the job's machines that are gone or
+        shutting down; not empty."""
         return why_gone(
             causes,
             self.signs,
@@ -188,18 +193,19 @@ class Diagnosis:
     sentence: str
     _: KW_ONLY
     inferred: InferredOutcome | None = None
-    """Inferred end of the job; set if and only if the stage is `gone`."""
+    """Inferred outcome of the job; set if and only if the stage is `gone`."""
     terminate: tuple[Instance, ...] = ()
     """Machines that the job no longer needs."""
     trouble: str = ""
-    """Reason why these machines could not be terminated; empty if they were, or if no attempt was made."""
+    """Reason why machines could not be terminated; empty if the machines were terminated, or if no attempt
+    was made."""
     unlaunched: str = ""
-    """Reason why missing machines cannot be launched; empty if there is no such reason."""
+    """Reason why missing machines cannot be launched; empty if nothing prevents a launch."""
 
 
 def is_over(instance: Instance, observation: Observation) -> bool:
-    """Return whether a machine that is gone or shutting down will write nothing more. While it shuts down, it
-    may still be writing."""
+    """Return whether a machine that is gone or shutting down will write nothing more. A machine that shuts
+    down may still be writing."""
     if instance.gone:
         return True
     sign = observation.signs.get(instance.index)
@@ -210,7 +216,7 @@ def is_over(instance: Instance, observation: Observation) -> bool:
 
 
 def ended(inferred: InferredOutcome, observation: Observation) -> Diagnosis:
-    """Return the diagnosis of a job with this inferred end. Its machines are to be terminated."""
+    """Return the diagnosis of a job with this inferred outcome. The job's machines are to be terminated."""
     rest = observation.living + observation.stopped
     return Diagnosis(JobStage.GONE, inferred.sentence, inferred=inferred, terminate=rest)
 

@@ -1,4 +1,4 @@
-"""The machines that a running job lacks, and how many of them may be launched now."""
+"""The machines that a running job lacks, and how many machines may be launched now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.backends.ec2.monitor.job_launches import JobLaunches, KnownLaunch
 from executor.records.generation_status import is_ending, requested_nodes
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
-"""First and longest pause after a failed launch. The pause doubles with each consecutive failure."""
+"""First and longest pause after a failed launch. The pause doubles with each consecutive failed launch."""
 LEAST_TIME = timedelta(minutes=10)
 """Minimum run time that a new machine must have left, in addition to the job's grace and drain."""
 MOST_REFUSALS = 3
@@ -41,12 +41,13 @@ class MachinesSeen:
     coming: int = 0
     """Number of machines of launches that EC2 has not answered yet."""
     launched: int
-    """Number of all machines that EC2 ever accepted for the job, plus those of launches without an answer."""
+    """Number of all machines that EC2 ever accepted for the job, plus the machines of launches that EC2 has
+    not answered."""
     wanted: int
-    """Number of machines that are not replacements: those of the first launch, and those by which the job was
-    enlarged later."""
+    """Number of machines that are not replacements: the machines of the first launch, and the machines by
+    which the job was enlarged later."""
     replacements: int = 0
-    """Number of machines that may be launched to replace lost ones."""
+    """Number of machines that may be launched to replace lost machines."""
     is_over: bool = False
     """Whether the job has ended, is about to end, or is cancelled."""
     left: timedelta
@@ -56,9 +57,9 @@ class MachinesSeen:
     failures: int = 0
     """Number of the latest consecutive launches that EC2 refused, or whose machine never became a node."""
     since_failure: timedelta = timedelta()
-    """Time since the latest of these launches."""
+    """Time since the latest failed launch."""
     refusal: str = ""
-    """Reason why EC2 would refuse any further launch; empty if EC2 may accept one."""
+    """Reason why EC2 would refuse any further launch; empty if EC2 may accept a further launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class DueMachines:
     count: int = 0
     """Number of machines to launch now."""
     wait: timedelta | None = None
-    """Time until the next launch; None if no launch is due, or if it is due now."""
+    """Time until the next launch; None if no launch is due, or if a launch is due now."""
     why: str = ""
     """Reason why no machines are launched although nodes are missing; empty if the job has no replacements at
     all."""
@@ -80,7 +81,7 @@ class DueMachines:
 
 
 def machines_due(seen: MachinesSeen) -> DueMachines:
-    """Return how many machines are to be launched, and when."""
+    """Return how many machines are to be launched, and when they are to be launched."""
     missing = seen.desired - seen.living - seen.coming
     allowed = seen.wanted + seen.replacements - seen.launched
     count = max(0, min(missing, allowed))
@@ -104,7 +105,7 @@ def pause(failures: int) -> timedelta:
 
 def enlarged_by(first: int, requested: list[int]) -> int:
     """Return the total number of machines by which a job of `first` machines was enlarged. requested: the
-    requested numbers, in their order."""
+    requested numbers of nodes, in the order of the requests."""
     found, before = 0, first
     for desired in requested:
         found += max(0, desired - before)
@@ -114,21 +115,21 @@ def enlarged_by(first: int, requested: list[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineNeeds:
-    """The machines of a running job, and those that are to be launched."""
+    """The machines of a running job, and the machines that are to be launched."""
 
     launches: JobLaunches
     desired: int
     members: int = 0
-    """Number of living machines whose nodes have given a sign of life."""
+    """Number of living machines whose nodes have written a heartbeat."""
     starting: tuple[Instance, ...] = ()
-    """Living machines of later launches whose nodes have not given a sign of life yet."""
+    """Living machines of later launches whose nodes have not written a heartbeat yet."""
     lost: tuple[int, ...] = ()
     """Nodes whose machine is gone and was not replaced; empty if no machines are due."""
     failed: tuple[KnownLaunch, ...] = ()
     """The latest consecutive launches that failed."""
     due: DueMachines = field(default_factory=DueMachines)
     replaces: bool = False
-    """Whether machines would be launched if none were left."""
+    """Whether machines would be launched if no machine were left."""
 
     @property
     def awaits(self) -> bool:
@@ -136,7 +137,8 @@ class MachineNeeds:
         return self.due.any or bool(self.launches.open_numbers)
 
     def sentence(self) -> str:
-        """Return a sentence for the user; empty if nothing is launched, refused or withheld."""
+        """Return a sentence for the user about the launches; empty if no machine is launched, refused or
+        withheld."""
         withheld = f"no other machine is launched: {self.due.why}" if self.due.why else ""
         return "; ".join(filter(None, (self._booting(), self._refused(), withheld)))
 
@@ -231,12 +233,12 @@ def _lost(attempt: AttemptRecord, launches: JobLaunches, there: Collection[int])
 
 
 def _has_succeeded(attempt: AttemptRecord, node: int) -> bool:
-    """Return whether a node's part has succeeded, which is also the case if the job was scaled down. Raises
-    StoreError."""
+    """Return whether a node's part has succeeded. The part of a node that left because the job was scaled
+    down also counts as succeeded. Raises StoreError."""
     try:
         return attempt.node_outcome(node).outcome == Outcome.SUCCEEDED.value
     except RecordError:
-        return False  # any program on the node's instance may write this file
+        return False  # Any program on the node's instance may write this file.
 
 
 def _failed(
@@ -258,8 +260,8 @@ def _failed(
 
 
 def _lasting_refusal(failed: Sequence[KnownLaunch]) -> str:
-    """Return EC2's reason for refusing the latest launches if no further attempt follows; otherwise an empty
-    text."""
+    """Return EC2's reason for refusing the latest launches if no further attempt follows; empty if another
+    attempt follows."""
     last = failed[-MOST_REFUSALS:]
     if len(last) < MOST_REFUSALS or not all(each.lasting and each.refusal != _OF_CALLER for each in last):
         return ""

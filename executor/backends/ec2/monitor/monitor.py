@@ -1,8 +1,9 @@
 """Monitors a job on EC2: finds its status, terminates unneeded machines, and writes the job's result if its
 machines cannot.
 
-Several `bai` processes may do so at the same time, and any of them may be killed at any moment. Each check
-decides anew what is due, machines can be terminated twice without harm, and only the first result counts.
+Several `bai` processes may monitor a job at the same time, and any process may be killed at any moment. Each
+check decides anew what is due, machines can be terminated twice without harm, and only the first result
+counts.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     from executor.backends.ec2.session import AwsSession
 
 _MARGIN = timedelta(seconds=60)
-"""Time that a cancelled job may take in addition to its grace and drain, for the agent's polling, uploads and
-the power-off."""
+"""Time that a cancelled job may take in addition to its grace and drain, for the agent's polling, the uploads
+and the power-off."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
 """Maximum number of consoles that one check reads."""
@@ -67,17 +68,17 @@ class JobMonitor:
 
     record: JobRecord
     aws: Callable[[str | None], AwsSession]
-    """Returns the session of AWS in a region; None: the configured region."""
+    """Returns the session of AWS in a region. If the region is None, the configured region is used."""
     clock: Callable[[str], int] = store_now
     """Returns the time (ms UTC) by the clock of the store at a URL."""
     replacer: Replacer | None = field(default=None, repr=False, compare=False)
-    """Launches the machines that the job lacks. None: no machines are launched."""
+    """Launches the machines that the job lacks. If None, no machines are launched."""
 
     def observe(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
-        """Return the diagnosis of the job. known: the job's instances, if they were already described. ask:
-        whether EC2 is also queried.
+        """Return the diagnosis of the job. known: the job's instances, if EC2 has already described the
+        instances. ask: whether EC2 is also queried.
 
-        Raises StoreError. If EC2 cannot be queried, the sentence says so.
+        Raises StoreError. If EC2 cannot be queried, the diagnosis's sentence says that EC2 cannot be queried.
         """
         return self._look(known, ask)[0]
 
@@ -99,7 +100,8 @@ class JobMonitor:
     def reconcile(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
         """Observe the job, and do what is due: terminate unneeded machines, launch missing ones, write the result. Raises BaiError."""
         found, needs = self._look(known, ask)
-        # A job with a result has ended. Its machines power themselves off, or are kept for inspection.
+        # A job with a result has ended. The machines of such a job power themselves off, or stay on for
+        # inspection.
         if found.terminate and result_of(self.record) is None:
             try:
                 terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
@@ -116,16 +118,16 @@ class JobMonitor:
                 rank=found.inferred.rank,
             )
         elif needs is not None and self.replacer is not None and result_of(self.record) is None:
-            # Read the clock again, because a check may take long, for example if this machine slept
-            # meanwhile.
+            # The clock is read again, because a check may take long, for example if this machine slept during
+            # the check.
             now = moment(self.clock(self.record.store.url))
             said = self.replacer.do_due(self.job, needs, lambda: self.aws(self.region), now=now)
             return replace(found, sentence=f"{found.sentence} {said}", unlaunched=said) if said else found
         return found
 
     def all_well(self) -> bool:
-        """Return whether every agent has a recent heartbeat and the job is not cancelled. Reads only the
-        store."""
+        """Return whether every agent has a recent heartbeat and the job is not cancelled. Only the store is
+        read."""
         observation, _, _ = self._observation(None, ask=False)
         well = (
             observation.cancelled is None and not observation.unreported and observation.silence < STALE / 2
@@ -161,7 +163,7 @@ class JobMonitor:
         return [name for each in ready if _INSTANCE.fullmatch(name := str(each.get("instance_id")))]
 
     def consoles(self) -> list[tuple[Instance, str]]:
-        """Return the machines with the output of their consoles, as far as EC2 still has it. Raises
+        """Return the machines with the output of their consoles, as far as EC2 still has the output. Raises
         BaiError."""
         ec2 = self.aws(self.region).ec2()
         return [(each, fetch_console(ec2, each.id)) for each in self.instances()]
@@ -172,8 +174,8 @@ class JobMonitor:
 
     @cached_property
     def is_elastic(self) -> bool:
-        """Whether machines may be launched while the job runs; False if its descriptor is missing or cannot
-        be read."""
+        """Whether machines may be launched while the job runs; False if the job's descriptor is missing or
+        cannot be read."""
         try:
             return self.job.is_elastic
         except (DescriptorError, MissingObjectError, RecordError):
@@ -181,8 +183,8 @@ class JobMonitor:
 
     @cached_property
     def attempt(self) -> int:
-        """The attempt in the descriptor; 0 if the descriptor is missing or cannot be read. The folders are
-        not used, because any instance may write below another number."""
+        """Number of the attempt in the descriptor; 0 if the descriptor is missing or cannot be read. The
+        names of folders are not used, because any instance may write below another number."""
         try:
             return self.job.job.attempt
         except (DescriptorError, MissingObjectError, RecordError):
@@ -190,16 +192,16 @@ class JobMonitor:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The launch record without its request. None for machines that were launched by hand, and before the
+        """The launch record without the request. None for machines that were launched by hand, and before the
         record is written.
 
-        If the job waits for capacity, this is the record of the latest round.
+        If the job waits for capacity, the record is that of the latest round.
         """
         return self._launches.launch
 
     @property
     def launched_ids(self) -> list[str]:
-        """Ids of the current attempt's machines, as far as they are recorded. Raises StoreError,
+        """Ids of the current attempt's machines, as far as the ids are recorded. Raises StoreError,
         RecordError."""
         decided = self._launches.decision.get("instances", ())
         later = self._launches.read().later if self.is_elastic else ()
@@ -228,8 +230,8 @@ class JobMonitor:
 
     @property
     def boot_limit(self) -> timedelta | None:
-        """Longest time until a machine's first sign of life or its power-off; None if the launch record does
-        not contain it."""
+        """Longest time until a machine's first heartbeat or its power-off; None if the launch record does not
+        contain the time."""
         seconds = (self.launch or {}).get("boot_limit")
         return timedelta(seconds=seconds) if seconds else None
 
@@ -241,7 +243,8 @@ class JobMonitor:
         now = self.clock(self.record.store.url)
         launched, is_elastic = self._launches.decision, self.is_elastic
         launches = self._launches.read() if is_elastic else JobLaunches()
-        # EC2 may have launched fewer than requested at first, and more may have been launched later.
+        # EC2 may have launched fewer machines than requested at first, and more machines may have been
+        # launched later.
         numbers = sorted(launches.nodes.values()) or range(self.job.strategy.nodes)
         nodes = len(numbers)
         signs = {rank: age for rank in numbers if (age := self._sign(rank, now)) is not None}
@@ -311,7 +314,7 @@ class JobMonitor:
         try:
             if word is not None and word.kind is DecisionKind.END:
                 return replace(elastic, decided=InferredOutcome(Outcome(word.outcome), word.sentence))
-        except ValueError:  # an outcome that only a later version knows
+        except ValueError:  # The outcome is one that only a later version of `bai` knows.
             return elastic
         since = None if word is None else word.ledger.waiting_since
         waiting = None if since is None else elapsed(since, now)
@@ -324,7 +327,7 @@ class JobMonitor:
             return end.power is Power.STAY
         try:
             result = self._node_object("result.json", node) or {}
-        except RecordError:  # without a readable result, the node has not succeeded
+        except RecordError:  # Without a readable result, the node has not succeeded.
             result = {}
         if not (kept := end.keep_time(result.get("exit_code"))):
             return False
@@ -334,12 +337,12 @@ class JobMonitor:
         return ended <= kept + POWER_OFF
 
     def _sign(self, rank: int, now: int) -> timedelta | None:
-        """Return the age of a node's last sign of life; None if there is none."""
+        """Return the age of a node's last heartbeat; None if the node has written nothing."""
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
-        # Any other object of a node is also a sign of life. Usually there is none, and an empty listing is
-        # quick.
+        # Any other object of the node also counts as a heartbeat. Usually the node has no object, and an
+        # empty listing is quick.
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:
@@ -357,7 +360,8 @@ class JobMonitor:
         nodes = self._launches.read().nodes if self.is_elastic else {}
         return sorted(
             (
-                # A terminated machine has lost its tags, which contain the number of its launch's first node.
+                # A terminated machine has lost its tags, which contained the number of the first node of the
+                # machine's launch.
                 replace(each, index=nodes.get(each.id, each.index))
                 for each in instances
                 if each.id in ours
@@ -371,7 +375,7 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
     """Return the machines whose consoles may explain this stage, the most informative ones first."""
     booting, gone = observation.starting, [each for each in observation.instances or () if not each.living]
     found = {
-        JobStage.RUNNING: booting,  # an elastic job runs with its other machines
+        JobStage.RUNNING: booting,  # An elastic job runs with its other machines.
         JobStage.BOOTING: [*booting, *gone],
         JobStage.ENDING: [*gone, *booting],
         JobStage.GONE: [*gone, *booting],
@@ -381,15 +385,15 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
 
 def _may_hang(observation: Observation, stage: JobStage) -> list[str]:
     """Return the id of the only machine of a fixed job if it has been silent for so long that EC2's status
-    check decides; otherwise an empty list."""
+    check decides; otherwise return an empty list."""
     if stage is not JobStage.SILENT or observation.elastic is not None or observation.nodes > 1:
         return []
     return [each.id for each in observation.working if observation.silence > UNREACHABLE]
 
 
 def _with_needs(found: Diagnosis, needs: MachineNeeds | None, why: str) -> Diagnosis:
-    """Return the diagnosis with the machine needs added to its sentence. why: the reason why EC2 could not be
-    queried."""
+    """Return the diagnosis with the machine needs added to the diagnosis's sentence. why: the reason why EC2
+    could not be queried."""
     if needs is not None and found.inferred is None and (said := needs.sentence()):
         found = replace(found, sentence=f"{found.sentence.removesuffix('.')}; {said}.")
     return replace(found, sentence=f"{found.sentence} {why}") if why else found
@@ -405,8 +409,8 @@ def _with_machines(
     """Return the observation with the machines in `found`.
 
     ours: ids of the launches' machines; without ids, all machines are the job's. decided: launches whose
-    machines are all known. Only these can have surplus machines, because another process may have begun and
-    decided other launches after the store was read.
+    machines are all known. Only decided launches can have surplus machines, because another process may have
+    begun and decided other launches after the store was read.
     """
     mine = tuple(each for each in found if not ours or each.id in ours)
     known = {str(each) for each in decided}
@@ -415,7 +419,7 @@ def _with_machines(
 
 
 def _refusal(launched: Mapping[str, Any]) -> InferredOutcome | None:
-    """Return EC2's final refusal of the launch, if one is recorded."""
+    """Return EC2's final refusal of the launch, if a refusal is recorded."""
     if launched.get("instances") or "sentence" not in launched:
         return None
     return InferredOutcome(Outcome(launched["outcome"]), launched["sentence"])

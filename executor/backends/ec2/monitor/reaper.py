@@ -1,11 +1,11 @@
-"""Terminates expired machines that did not power off, which are found only by their tags, and machines that
-no job needs any more.
+"""Terminates expired machines that did not power off, and machines that no job needs any more. Expired
+machines are found only by their tags.
 
-The latter hang after their job's end, or never ran their user data; they are found long before their
-deadline. Also deletes security groups that jobs of several machines leave behind.
+A machine that no job needs hangs after its job's end, or never ran its user data, and is found long before
+its deadline. The reaper also deletes security groups that jobs of several machines leave behind.
 
-It may run several times at once, from a terminal, cron or a schedule, because machines can be terminated twice without harm.
-Only machines with bai's tags are checked.
+Several reapers may run at once, from a terminal, cron or a schedule, because machines can be terminated twice
+without harm. Only machines with bai's tags are checked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Reaped:
 
     instance: Instance
     trouble: str = ""
-    """Reason why the machine still exists; empty if it was terminated, or would be in a dry run."""
+    """Reason why the machine still exists; empty if the machine was terminated, or would be terminated
+    without the dry run."""
     reason: str = ""
     """Reason why the machine must be terminated, if its deadline has not passed."""
 
@@ -94,9 +95,9 @@ def reap(
     jobs: UnattendedJobs | None = None,
     on_reaped: Callable[[Reaped], None] = lambda reaped: None,
 ) -> list[Reaped]:
-    """Terminate overdue machines, and those that `jobs` no longer need. Return them; `on_reaped` is called
-    for each. Raises BaiError if EC2 cannot be queried. client_id: only this client's machines. A machine that
-    cannot be terminated does not stop the others.
+    """Terminate overdue machines, and machines that `jobs` no longer need. Return these machines; `on_reaped`
+    is called for each machine. Raises BaiError if EC2 cannot be queried. client_id: if set, only this
+    client's machines are terminated. A machine that cannot be terminated does not stop the others.
     """
     filters: list[FilterTypeDef] = [
         {"Name": "tag-key", "Values": [EXPIRES_TAG]},
@@ -120,8 +121,8 @@ def reap(
 
 
 def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> None:
-    """Delete the security groups of jobs whose machines are gone, which means terminated, or expired long
-    ago."""
+    """Delete the security groups of jobs whose machines are gone. Machines are gone if they are terminated,
+    or expired long ago."""
     try:
         groups = find_groups(ec2, _of_client(client_id))
         machines = find_instances(ec2, {tags[JOB_TAG] for tags in groups.values()})
@@ -147,9 +148,9 @@ def _of_client(client_id: str | None) -> list[FilterTypeDef]:
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
     """Terminate this client's overdue and unneeded machines. Failures are ignored, because the next command
-    tries again. This covers the configured region, and all regions with launches of the store: `store` if it
-    is a bucket, otherwise the configured bucket. Raises UsageError, DescriptorError if the configuration is
-    wrong.
+    tries again. Machines are searched in the configured region, and in all regions with launches of `store`
+    if `store` is a bucket, otherwise of the configured bucket. Raises UsageError, DescriptorError if the
+    configuration is wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
     jobs, aws = None, aws_sessions(settings)
@@ -172,7 +173,7 @@ def reap_own(settings: Settings, *, store: str | None) -> None:
 
 
 def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
-    """Yield the store of jobs on EC2: the named one, otherwise the configured one."""
+    """Yield the store of jobs on EC2: the named bucket, otherwise the configured bucket."""
     if named is not None and is_s3(named):
         yield open_bucket(named, settings, quick=True)
     elif settings.store_url is not None:
@@ -180,7 +181,8 @@ def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
 
 
 def _end(ec2: EC2Client, instance: Instance, *, dry_run: bool) -> str:
-    """Terminate an overdue machine; return the reason if that is not possible, otherwise an empty text."""
+    """Terminate an overdue machine; return an empty text, or the reason why the machine cannot be
+    terminated."""
     if instance.expires is None:
         return (
             f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is not a time; end it by hand'
@@ -204,8 +206,8 @@ class UnattendedJobs:
     """Ids of jobs that another part of this process monitors anyway."""
 
     def end_unneeded(self, machines: Sequence[Instance], *, dry_run: bool = False) -> list[Reaped]:
-        """Terminate the `machines` that their jobs no longer need, and return them. An error with one job
-        does not prevent the checks of others."""
+        """Terminate the `machines` that their jobs no longer need, and return the terminated machines. An
+        error with one job does not prevent the checks of others."""
         tag = tag_value(self.store.url)
         jobs: dict[str, list[Instance]] = {}
         for each in machines:
@@ -228,7 +230,7 @@ class UnattendedJobs:
                 reason = STILL_ON
                 due = end_leftovers(monitor, result, dry_run=dry_run).due
             elif _has_failed_boot(monitor, machines):
-                # Everything else that is due for such a job is also done.
+                # The check also does everything else that is due for such a job.
                 found = monitor.observe() if dry_run else monitor.reconcile()
                 due, reason, trouble = found.terminate, found.sentence.removesuffix("."), found.trouble
         except BaiError as error:

@@ -1,13 +1,13 @@
-"""Launches machines for a running job, on behalf of the command that checks it. Each `launches/<k>/` is one
-machine, launched once.
+"""Launches machines for a running job, on behalf of the command that checks the job. Each `launches/<k>/` is
+one machine, launched once.
 
 The next number is claimed by a conditional put of `launch.json`, and the request's token is computed from the
 file's content. So if two processes check at once, only one launches. A launch that was interrupted between
 any two steps is continued at the next check, with the same machine.
 
 Other users may write into a bucket. So the first launch is rendered again from the stored descriptor and the
-configuration of the checking user. If it is not exactly the stored launch, nothing is sent. Otherwise the
-first request is sent with new times, and with tags and user data that name the new launch.
+configuration of the checking user. If the rendered launch is not exactly the stored launch, nothing is sent.
+Otherwise the first request is sent with new times, and with tags and user data that name the new launch.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class FirstLaunch:
 
     file: LaunchFile
     candidates: tuple[Candidate, ...]
-    """The candidate that EC2 accepted at first, and the same on demand if the descriptor allows it."""
+    """The candidate that EC2 accepted at first, and the same candidate on demand if the descriptor allows
+    on-demand machines."""
     boot: Boot
 
 
@@ -93,8 +94,8 @@ class Replacer:
     def do_due(
         self, job: Job, needs: MachineNeeds, aws: Callable[[], AwsSession], *, now: datetime
     ) -> str | None:
-        """Continue launches without an answer, and begin those that are due. Return a sentence if a machine
-        cannot be launched. Raises StoreError."""
+        """Continue launches without an answer, and begin launches that are due. Return a sentence if a
+        machine cannot be launched. Raises StoreError."""
         late = [each for each in needs.launches.later if each.is_open and now - each.begun > OBEYED]
         if not late and not needs.due.count:
             return None
@@ -115,7 +116,7 @@ class Replacer:
     def _do(
         self, job: Job, needs: MachineNeeds, late: Sequence[KnownLaunch], aws: AwsSession, *, now: datetime
     ) -> None:
-        """Continue the launches `late`, and begin those that are due. Raises LaunchError, BaiError."""
+        """Continue the launches `late`, and begin launches that are due. Raises LaunchError, BaiError."""
         base = self._base = self._base or self._render(job, aws)
         for each in late:
             self._go_on(job, base, each, aws, now=now)
@@ -132,20 +133,21 @@ class Replacer:
             ours = self._draw(base, aws, number=number, node=node, replaces=replaces, created=tag_time(now))
             self._allow(job, ours, aws, now=now)
             if write_launch(self.record, ours) != ours:
-                return  # another process has claimed this number
+                return  # Another process has claimed this number.
             self._launch(job, ours, aws, now=now, begun_before=False)
             number, node = number + 1, node + 1
 
     def _go_on(
         self, job: Job, base: FirstLaunch, begun: KnownLaunch, aws: AwsSession, *, now: datetime
     ) -> None:
-        """Continue a launch that another process has begun. Raises LaunchError if EC2 refuses it, UsageError
-        if it differs from the launch that this process would make."""
+        """Continue a launch that another process has begun. Raises LaunchError if EC2 refuses the launch,
+        UsageError if the launch differs from the one that this process would make."""
         file = read_launch(self.record, attempt=base.file.attempt, launch=begun.number)
         if file is None:
             return
         if now - begun.begun > LATE:
-            # The launch is not sent any more, so it need not equal the one that this process would make.
+            # The launch is not sent any more, so the launch need not equal the one that this process would
+            # make.
             if adopt(self.record, aws, file=file) is None:
                 why = "it was interrupted, and is too old to be sent"
                 expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
@@ -165,8 +167,8 @@ class Replacer:
         self._launch(job, file, aws, now=now, begun_before=True)
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Raise UsageError if the launch of a machine is not allowed. In this class the user's own rights are
-        the only limit."""
+        """Raise UsageError if the launch of a machine is not allowed. In this class only the user's own
+        rights limit the launches."""
 
     def _launch(
         self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime, begun_before: bool
@@ -183,7 +185,8 @@ class Replacer:
         )
 
     def _render(self, job: Job, aws: AwsSession) -> FirstLaunch:
-        """Return the job's first launch. Raises UsageError if it is not exactly the stored one, BaiError."""
+        """Return the job's first launch, rendered again. Raises UsageError if the rendered launch is not
+        exactly the stored launch, BaiError."""
         file = read_launch(self.record, attempt=job.job.attempt)
         decision = read_decision(self.record, attempt=job.job.attempt)
         if file is None or decision is None:
@@ -221,7 +224,7 @@ class Replacer:
         replaces: tuple[int, ...],
         created: str,
     ) -> LaunchFile:
-        """Return a later launch, of one machine. Raises BaiError."""
+        """Return a later launch, which launches one machine. Raises BaiError."""
         boot = replace(base.boot, deadman=base.file.ends - need_time(created), launch=number, first_node=node)
         request = dict(base.file.request)
         if base.file.security_group is not None:
@@ -252,8 +255,8 @@ def kept_replacer(record: JobRecord, settings: Settings) -> Replacer:
 
 
 def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidate, ...]:
-    """Return the candidate that EC2 accepted, and the same on demand if that was also a candidate. Raises
-    UsageError."""
+    """Return the candidate that EC2 accepted, and the same candidate on demand if the launch had that
+    candidate as well. Raises UsageError."""
     wanted = {"subnet": "subnet", "zone": "az", "type": "type", "market": "market"}
     accepted = next(
         (

@@ -1,5 +1,5 @@
-"""Removes the resources that `account_setup` made in an account. Repeating an interrupted call completes
-it."""
+"""Removes the resources that `account_setup` made in an account. If a call was interrupted, another call
+completes the removal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ROLE_POLICY = "bai"
 
 
 def end_watcher(setup: AccountSetup) -> None:
-    """Delete the watcher first, because it uses the other resources. Raise UsageError if it has launched a
-    machine in the meantime."""
+    """Delete the watcher. The watcher is deleted first, because it uses the other resources. Raise UsageError
+    if the watcher has launched a machine in the meantime."""
     if setup.remove_watcher():
         check_machines(setup)
 
@@ -38,7 +38,7 @@ def check_machines(setup: AccountSetup) -> None:
 
 
 def remove(setup: AccountSetup, *, delete_data: bool) -> None:
-    """Delete the resources. The bucket with all of its content is deleted only with `delete_data`."""
+    """Delete the resources. The bucket and its content are deleted only if `delete_data` is true."""
     made = setup.outputs()
     for policy in ("UserPolicy", "ExecutorPolicy", "ServicePolicy"):
         if policy in made:
@@ -60,8 +60,8 @@ def clear(setup: AccountSetup) -> None:
 
 
 def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[str, Instance]]:
-    """Yield the machines of jobs that EC2 has not terminated yet, with their regions. Searches this region,
-    and all regions of jobs in `bucket`."""
+    """Yield the machines of jobs that EC2 has not terminated yet, with their regions. Machines are searched
+    in this region, and in all regions of jobs in `bucket`."""
     regions = [setup.aws.region]
     if bucket is not None:
         regions += named_regions(bucket_store(replace(setup.settings, bucket=bucket)))
@@ -73,7 +73,8 @@ def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[
 
 
 def _detach(setup: AccountSetup, policy: str) -> None:
-    """Detach a policy from all identities that have it, because otherwise IAM does not delete it."""
+    """Detach a policy from all identities that have the policy, because otherwise IAM does not delete the
+    policy."""
     iam: Any = setup.aws.iam()
     found: list[Any] = []
     with plain_errors(f"detaching the policy {policy}"):
@@ -91,8 +92,8 @@ def _detach(setup: AccountSetup, policy: str) -> None:
 
 
 def _strip(setup: AccountSetup, role: str) -> None:
-    """Detach policies that are not part of the stack from the role, because otherwise IAM does not delete
-    it."""
+    """Detach policies that are not part of the stack from the role, because otherwise IAM does not delete the
+    role."""
     iam: Any = setup.aws.iam()
     inline: list[str] = []
     attached: list[Any] = []

@@ -1,4 +1,4 @@
-"""Sets an account up for jobs on EC2. Repeating an interrupted call completes it.
+"""Sets an account up for jobs on EC2. If a call was interrupted, another call completes the setup.
 
 There are two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything that needs
 the bucket. An optional third stack, `NAME-watcher`, has the function that checks all jobs.
@@ -29,7 +29,8 @@ from executor.configuration.config import Settings
 from executor.errors import AwsError
 
 _PROFILE_KNOWN_S = 180.0
-"""Longest time until EC2 knows a new instance profile (seconds). It is usually ten."""
+"""Longest time until EC2 knows a new instance profile (seconds). Usually EC2 knows the profile after ten
+seconds."""
 _PROFILE_LOOK_S = 3.0
 _IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _TRIED_TYPE = "t3.micro"
@@ -41,7 +42,7 @@ https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html"""
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherChoices:
-    """The limits of the watcher, which are parameters of its stack."""
+    """The limits of the watcher, which are parameters of the watcher's stack."""
 
     types: str = "*"
     """Instance types, separated by commas; `*` and `?` are allowed."""
@@ -73,10 +74,10 @@ class Choices:
     """The user's choices. All are stored as parameters of the stacks, from which the next call reads them."""
 
     name: str
-    """Prefix of all names."""
+    """Prefix of the names of all resources."""
     bucket: str
     job_days: str = ""
-    """Days after which jobs are deleted from the bucket; empty: never."""
+    """Days after which jobs are deleted from the bucket; if empty, jobs are never deleted."""
     data_buckets: tuple[str, ...] = ()
     """Other buckets that instances may read."""
     vpc: str = ""
@@ -84,13 +85,13 @@ class Choices:
     """Route tables that get an endpoint for S3."""
     placement_group: bool = False
     file_vpc: str = ""
-    """The VPC of the file system; empty: there is no file system."""
+    """The VPC of the file system; empty if there is no file system."""
     file_cidr: str = "172.31.0.0/16"
     """Addresses that can reach the file system."""
     file_subnets: tuple[str, ...] = ()
     """One subnet for each zone that can reach the file system."""
     watcher: WatcherChoices | None = None
-    """The limits of the watcher; None: there is no watcher."""
+    """The limits of the watcher; None if there is no watcher."""
 
     def parameters(self, which: str) -> dict[str, str]:
         """Return the parameters of one of `TEMPLATES`."""
@@ -117,7 +118,7 @@ class Network:
     """The VPC of the configured subnets, or the default VPC."""
 
     vpc: str = ""
-    """Id of the VPC; empty if there is none, or if the subnets are in several VPCs."""
+    """Id of the VPC; empty if there is no VPC, or if the subnets are in several VPCs."""
     route_tables: tuple[str, ...] = ()
     """Route tables without an endpoint for S3."""
     needs_endpoint: bool = False
@@ -232,7 +233,7 @@ class AccountSetup:
         )
 
     def propose(self, choices: Choices) -> list[StackChange]:
-        """Compute the changes that lead to `choices`, without executing them."""
+        """Compute the changes that lead to `choices`, without executing the changes."""
         changes = [
             self.stacks.propose(
                 self.stack(which),
@@ -268,7 +269,7 @@ class AccountSetup:
         bucket.put_file(archive.key, archive.path)
 
     def check_code(self, archive: WatcherArchive) -> None:
-        """Remove the watcher's function and raise AwsError if its code differs from its archive.
+        """Remove the watcher's function and raise AwsError if the function's code differs from the archive.
 
         Anyone with write access to the bucket can replace the archive before Lambda reads it.
         """
@@ -285,8 +286,9 @@ class AccountSetup:
         )
 
     def why_unreserved(self) -> str | None:
-        """Return why no execution can be reserved for a watcher; None if one can be. Without a reservation
-        two may run at a time, which costs nothing and launches nothing twice."""
+        """Return why no execution can be reserved for a watcher; None if an execution can be reserved.
+        Without a reservation two executions may run at a time, which costs nothing and launches nothing
+        twice."""
         why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]
@@ -299,7 +301,7 @@ class AccountSetup:
         return f"no execution is reserved for the watcher, so two may run at a time, which is harmless: {why}"
 
     def remove_watcher(self) -> bool:
-        """Delete the watcher; return whether it existed."""
+        """Delete the watcher; return whether the watcher existed."""
         return self.stacks.delete(self.stack(WATCHER))
 
     def outputs(self) -> Mapping[str, str]:
@@ -311,7 +313,7 @@ class AccountSetup:
         return found
 
     def make_spot_role(self) -> bool:
-        """Make the account's role for spot instances; return whether it was missing."""
+        """Make the account's role for spot instances; return whether the role was missing."""
         with plain_errors("making the role for spot instances"):
             try:
                 self.aws.iam().create_service_linked_role(AWSServiceName=_SPOT)
@@ -322,8 +324,8 @@ class AccountSetup:
         return True
 
     def wait_for_profile(self, profile: str) -> None:
-        """Wait until a dry run of RunInstances accepts the instance profile, which EC2 knows later than IAM
-        does."""
+        """Wait until a dry run of RunInstances accepts the instance profile, because EC2 knows a new profile
+        later than IAM."""
         deadline = self.clock() + _PROFILE_KNOWN_S
         try:
             image = self.aws.ssm().get_parameter(Name=_IMAGE_PARAMETER)["Parameter"]["Value"]

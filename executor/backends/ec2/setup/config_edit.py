@@ -50,7 +50,7 @@ def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
     """Return the file with keys before its first table set to `values`; None removes a key. Raises
     UsageError.
 
-    If the file cannot be changed line by line, it is refused and stays unchanged.
+    A file that cannot be changed line by line is refused and stays unchanged.
     """
     before, wanted = _read(path)
     after = before
@@ -75,7 +75,8 @@ def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
 
 
 def configured(path: Path) -> dict[str, Any]:
-    """Return the values that are set in the file itself; empty without a file. Raises UsageError."""
+    """Return the values that are set in the configuration file itself; empty if there is no file. Raises
+    UsageError."""
     return _read(path)[1]
 
 

@@ -1,8 +1,8 @@
 """Creates, updates and deletes a CloudFormation stack, from any state in which an interrupted call may have
 left it.
 
-Every change is a change set, so that it can be shown first, and CloudFormation itself decides whether there
-is a change. States:
+Every change is a change set, so that the change can be shown first, and CloudFormation itself decides whether
+there is a change. States:
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html#cfn-console-view-stack-data-resources-status-codes
 """
 
@@ -29,7 +29,7 @@ _UNUSABLE = frozenset({"DELETE_FAILED", "ROLLBACK_FAILED", "CREATE_FAILED", "UPD
 _NO_CHANGE = re.compile(r"didn't contain changes|No updates are to be performed", re.IGNORECASE)
 _DENIED = re.compile(r"not authorized to perform|Access ?Denied|UnauthorizedOperation", re.IGNORECASE)
 _CONSEQUENCE = re.compile(r"cancelled", re.IGNORECASE)
-"""Reason of resources that CloudFormation cancelled because another resource had failed."""
+"""CloudFormation's reason for resources that it cancelled because another resource had failed."""
 
 
 class DeniedError(AwsError):
@@ -79,8 +79,8 @@ class Stacks:
     on_wait: Callable[[str], None] = field(default=lambda sentence: None)
 
     def look(self, name: str) -> StackState | None:
-        """Return a stack by its name or id; None if there is none. A deleted stack is found only by its
-        id."""
+        """Return a stack by its name or id; None if no such stack exists. A deleted stack is found only by
+        its id."""
         with plain_errors(f"describing the stack {name}"):
             try:
                 found = self.cloudformation.describe_stacks(StackName=name)["Stacks"][0]
@@ -96,8 +96,8 @@ class Stacks:
         )
 
     def settled(self, name: str) -> StackState | None:
-        """Wait until no operation on a stack is in progress, and return the stack; None if there is none, or
-        if it contains nothing."""
+        """Wait until no operation on a stack is in progress, and return the stack; None if the stack does not
+        exist, or contains nothing."""
         state = self._wait(name)
         return state if state is not None and state.made else None
 
@@ -145,14 +145,14 @@ class Stacks:
             if _NO_CHANGE.search(reason):
                 return None
             raise _error(f"the stack {name} cannot be changed: {reason}")
-        # A template of ours has fewer resources than a page.
+        # Each of bai's templates has fewer resources than a page.
         changes = [each["ResourceChange"] for each in found.get("Changes", ())]
         return StackChange(
             stack=name, id=change_set, creates=creates, lines=tuple(_change_line(each) for each in changes)
         )
 
     def carry_out(self, change: StackChange) -> StackState:
-        """Carry out a change, and wait for its end."""
+        """Carry out a change, and wait until the change is complete."""
         with plain_errors(f"changing the stack {change.stack}"):
             self.cloudformation.execute_change_set(
                 ChangeSetName=change.id, StackName=change.stack, ClientRequestToken=change.id.split("/")[-1]
@@ -167,15 +167,16 @@ class Stacks:
         return state
 
     def forget(self, change: StackChange) -> None:
-        """Delete a change that the user declined, with the stack if it was created only for this change."""
+        """Delete a change that the user declined. A stack that was created only for this change is deleted,
+        too."""
         with plain_errors(f"forgetting a change of the stack {change.stack}"):
             self.cloudformation.delete_change_set(ChangeSetName=change.id, StackName=change.stack)
             if change.creates:
                 self.cloudformation.delete_stack(StackName=change.stack)
 
     def delete(self, name: str) -> bool:
-        """Delete a stack with all of its resources, and wait for the end. Return whether the stack
-        existed."""
+        """Delete a stack with all of its resources, and wait until the stack is deleted. Return whether the
+        stack existed."""
         state = self._wait(name)
         if state is None:
             return False
@@ -190,8 +191,9 @@ class Stacks:
         return True
 
     def _wait(self, name: str, *, started: bool = False, until: tuple[str, ...] = ()) -> StackState | None:
-        """Wait until no operation on a stack is in progress, and return it. started: whether an operation was
-        just started, so that a stack in review will become busy. until: the only final states."""
+        """Wait until no operation on a stack is in progress, and return the stack. started: whether an
+        operation was just started, so that a stack in review will become busy. until: the states that end the
+        wait."""
         deadline = self.clock() + DEADLINE_S
         while True:
             state = self.look(name)
@@ -214,7 +216,8 @@ class Stacks:
         first = "CloudFormation gives no reason"
         pages = self.cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id)
         with plain_errors("reading the events of a stack"):
-            for each in (event for page in pages for event in page["StackEvents"]):  # the latest come first
+            # CloudFormation returns the latest events first.
+            for each in (event for page in pages for event in page["StackEvents"]):
                 reason, status = str(each.get("ResourceStatusReason", "")), str(each["ResourceStatus"])
                 if each["PhysicalResourceId"] == stack_id:
                     if status in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"):

@@ -10,10 +10,10 @@ from importlib.resources import files
 from typing import Any
 
 TEMPLATES = ("data", "account")
-"""Templates in the order of creation. The second one refers to the bucket of the first one."""
+"""Templates in the order of creation. The second template refers to the bucket of the first template."""
 WATCHER = "watcher"
-"""The template of an optional third stack. Its function's code is in the bucket, and the function launches
-machines with the account's profile and groups."""
+"""The template of an optional third stack. The code of the stack's function is in the bucket, and the
+function launches machines with the account's profile and groups."""
 _PLACE = re.compile(r"^( *)PolicyDocument: # (\w+)\.json$", re.MULTILINE)
 _MOUNT = re.compile(r"^  MountTarget0:.*\n(?:    .*\n)*\n", re.MULTILINE)
 _WORDS = {
@@ -25,9 +25,9 @@ _WORDS = {
 }
 """Words in capitals in a policy → CloudFormation's expressions."""
 _LISTS = {"GROUPS": "Groups", "OWNERS": "Owners", "SUBNETS": "Subnets", "TYPES": "Types"}
-"""Words that stand for lists → the template's parameters."""
+"""Words in capitals that stand for lists → the template's parameters."""
 _PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
-"""Beginning of a region's name → its partition, if that is not "aws"."""
+"""Beginning of a region's name → the region's partition, if the partition is not "aws"."""
 _DATA = "DATA_BUCKET"
 
 

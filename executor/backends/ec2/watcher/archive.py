@@ -1,5 +1,5 @@
-"""The archive of the watcher in Lambda's format: the parts of this package that it uses, and the wheels that
-these import.
+"""The archive of the watcher in Lambda's format: the parts of this package that the watcher uses, and the
+wheels that these parts import.
 
 The same sources and wheels produce the same bytes. Lambda takes 50 MB zipped and 250 MB unpacked:
 https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html

@@ -1,8 +1,8 @@
 """Launches machines within the watcher's limits, if the stored launch is exactly the submitted one.
 
 The watcher does not have any user's configuration, so it cannot render a launch again as other commands do.
-It uses the stored launch if the job's marker contains its token. It renders only the user data, which must
-equal the stored user data byte for byte.
+The watcher uses the stored launch if the job's mark contains the launch's token. The watcher renders only the
+user data, which must equal the stored user data byte for byte.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class BoundedReplacer(Replacer):
         return made.boot
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Reserve the cost of a launch, up to the time when its machine must be gone. Raises UsageError if
-        the cost is too high, or unknown."""
+        """Reserve the cost of a launch, up to the time when the launch's machine must be gone. Raises
+        UsageError if the cost is too high, or unknown."""
         hours = max(0.0, (file.ends - now).total_seconds() / 3600)
         self.ledger.reserve(self._name(file), hours * self._hourly(file, aws), now=now)
 
     def _hourly(self, file: LaunchFile, aws: AwsSession) -> float:
-        """Return the maximum cost of a machine (USD per hour). Raises UsageError if it is unknown."""
+        """Return the maximum cost of a machine (USD per hour). Raises UsageError if the cost is unknown."""
         image, volumes = find_image(str(file.request.get("ImageId")), aws), volume_cost(file.request)
         tenancy = read_tenancy(file.request)
         known, unknown = [], [f"not in the price list: {each}" for each in volumes.unknown]
@@ -108,7 +108,7 @@ class BoundedReplacer(Replacer):
             raise
 
     def _name(self, file: LaunchFile) -> str:
-        """Return the name of a launch in the ledger."""
+        """Return the name under which the ledger records a launch."""
         return f"{self.record.job_id}-{file.attempt}-{file.number}"
 
 

@@ -1,10 +1,11 @@
 """Records the maximum cost of the watcher's launches of a day, as objects `DAY/LAUNCH~TRY=MICRODOLLARS` in a
 folder that only the watcher writes.
 
-Objects are not deleted, so an amount is given back by another object with 0: the lowest amount of a try
-counts. For a launch, its highest try counts. Two executions of the watcher may reserve at the same time. Each
-reads the folder again after it has written its amount, so at least one of the two sees the other. If the
-watcher is killed before it has given an amount back, the launch counts until the end of the day.
+Objects are not deleted, so an amount is given back by another object with 0. The lowest of a try's amounts
+counts, and the highest of a launch's tries counts. Two executions of the watcher may reserve at the same
+time. Each execution reads the folder again after it has written its amount, so at least one of the two
+executions sees the other's amount. If the watcher is killed before it has given an amount back, the launch
+counts until the end of the day.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from bai_agent.light_dataclass import dataclass, field
 from executor.errors import UsageError
 
 FOLDER = "watcher/spent"
-"""Folder in the bucket. It is not below `jobs/`, where other users may write."""
+"""Folder of the ledger in the bucket. The folder is not below `jobs/`, where other users may write."""
 _MICRO = 1_000_000
 _Amounts = dict[str, dict[str, int]]
-"""Launch → its recorded tries → microdollars."""
+"""Launch → recorded try of the launch → microdollars."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class DayLedger:
     """The maximum costs of the watcher's launches. All methods raise StoreError."""
 
     store: JobStore
-    """Store of the folder."""
+    """Store that contains the ledger's folder."""
     most: float
     """Maximum cost per day in UTC (USD)."""
     _reserving: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -44,7 +45,7 @@ class DayLedger:
             self._reserve(launch, math.ceil(dollars * _MICRO), day=_day(now))
 
     def give_back(self, launch: str, *, now: datetime) -> None:
-        """Record that a launch costs nothing."""
+        """Record that a launch costs nothing, because nothing was launched."""
         day = _day(now)
         for each, amount in self._noted(day).get(launch, {}).items():
             if amount:

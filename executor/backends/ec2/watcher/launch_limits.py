@@ -1,8 +1,9 @@
-"""The limits of the watcher's launches. They are parameters of its stack, so nothing in the bucket can change
-them.
+"""The limits of the watcher's launches. The limits are parameters of the watcher's stack, so nothing in the
+bucket can change them.
 
 Other users may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>`
-contains the token of the stored launch, and only within these limits. An instance can change neither.
+contains the token of the stored launch, and only within these limits. An instance can change neither the
+token nor the limits.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class LaunchLimits:
     """Maximum total cost of the machines launched in a day in UTC, until their deadlines (USD)."""
 
     def check(self, file: LaunchFile, ec2: EC2Client, *, store: str) -> None:
-        """Raise UsageError unless a launch is within the limits; its price is not checked here. Raises
-        BaiError. store: URL of the job's store."""
+        """Raise UsageError unless a launch is within the limits; the launch's price is not checked here.
+        Raises BaiError. store: URL of the job's store."""
         found = [*self._beyond(file.request), *self._beyond_places(file), *_foreign_tags(file, store)]
         owner = _owner(ec2, str(file.request.get("ImageId")))
         if not found and not set(owner) & set(self.owners):
@@ -117,7 +118,7 @@ def read_limits(environment: Mapping[str, str]) -> LaunchLimits:
 
 
 def _owner(ec2: EC2Client, image: str) -> list[str]:
-    """Return the owner of an image: the account, and its alias."""
+    """Return the owner of an image: the account's id, and its alias."""
     with plain_errors(f"describing the image {image}"):
         found = ec2.describe_images(ImageIds=[image])["Images"]
     if not found:
