@@ -97,7 +97,7 @@ def history_blocks(
 
 
 def change_text(change: float, *, relative: bool, units: str = "") -> str:
-    """Return a change as text, for example "-20.1 %"; if it is not relative, with its sign and in the
+    """Return a change as text, for example "-20.1 %"; a change that is not relative has a sign and the
     metric's units."""
     if not relative:
         text = quantity(abs(change), units)[0]
@@ -113,7 +113,8 @@ def _left_out(sentences: Sequence[str]) -> list[Fact]:
 
 
 def _differences(differences: Sequence[Difference]) -> Iterator[Block]:
-    """Yield the differences between machines and descriptors, which may explain those between metrics."""
+    """Yield the differences between machines and descriptors, which may explain the differences between
+    metrics."""
     rows = [Fact(each.what, f"{each.a} → {each.b}", "caution") for each in differences]
     if rows:
         yield Facts(rows, caption="What else differs", more=_MORE)
@@ -174,7 +175,7 @@ def _between(each: _Compared) -> str:
 
 
 def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:
-    """Return a plot of all runs, first those of the first side. Each side is in order of time."""
+    """Return a plot of all runs, first the runs of the first side. Each side's runs are in order of time."""
     band: list[float] = []
     groups = (each.history, each.newest) if isinstance(each, BandedMetric) else (each.a, each.b)
     if isinstance(each, BandedMetric) and each.low is not None and each.high is not None:

@@ -1,7 +1,7 @@
 """A document as a sequence of blocks, which describe its content but not its appearance.
 
-A `Renderer` for each format has one small method for each kind of block; for a page, that is a macro in
-`blocks.html`.
+A `Renderer` for each format has one small method for each kind of block; a page has a macro in `blocks.html`
+for each kind.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Piece = TypeVar("Piece")
 
 
 class Phrase(NamedTuple):
-    """A short text, such as a cell or a note. It may contain any text of other programs, which the renderer
-    escapes."""
+    """A short text, such as a cell or a note. A phrase may contain any text of other programs, which the
+    renderer escapes."""
 
     text: str
     tone: Tone = ""
@@ -32,14 +32,14 @@ class Phrase(NamedTuple):
 
 
 def quantity_phrase(value: float, units: str, *, floor: float | None = None) -> Phrase:
-    """Return a metric's value, and its units unless the text already contains them. floor: as for
-    `quantity`."""
+    """Return a metric's value as a phrase, with the units unless the text already contains the units. floor:
+    as for `quantity`."""
     text, rest = quantity(value, units, floor=floor)
     return Phrase(text, units=rest)
 
 
 class Fact(NamedTuple):
-    """A labelled value. A fact without a label belongs to the previous one."""
+    """A labelled value. A fact without a label belongs to the previous fact."""
 
     label: str
     text: str
@@ -54,17 +54,17 @@ class Column(NamedTuple):
     name: str
     number: bool = True
     drops: int = 0
-    """Order in which columns are dropped on a narrow screen. The highest number is dropped first; 0:
-    never."""
+    """Order in which columns are dropped on a narrow screen. The column with the highest number is dropped
+    first; a column with 0 is never dropped."""
     least: int = 0
     """Minimum width (characters), so that columns of a live table do not jump."""
     cut_to: int = 0
-    """Minimum width of a truncated text on a screen (characters); 0: texts are never truncated."""
+    """Minimum width of a truncated text on a screen (characters); 0 if texts are never truncated."""
     most: int = 0
-    """Maximum width (characters); 0: no limit."""
+    """Maximum width (characters); 0 if there is no limit."""
     wraps: bool = False
     """Whether a long text continues in the next line. Ids are wrapped instead of truncated, because users
-    copy them."""
+    copy ids."""
     pointed: bool = True
     """Whether the decimal points of the column's numbers are aligned."""
 
@@ -73,12 +73,12 @@ class Block:
     """A part of a document."""
 
     kind: ClassVar[str]
-    """Name of the method or macro that renders the block."""
+    """Name of the renderer's method or macro for the block."""
 
 
 @dataclass(frozen=True)
 class Title(Block):
-    """The subject of a document. A page shows it in its head."""
+    """The subject of a document. A page shows the title in its head."""
 
     kind = "title"
     text: str
@@ -100,7 +100,7 @@ class Heading(Block):
 
 @dataclass(frozen=True)
 class OutcomeLine(Block):
-    """The end of a job. tone: good, bad, or soft if the job has not ended."""
+    """How a job ended. tone: good, bad, or soft if the job has not ended."""
 
     kind = "outcome"
     sentence: str
@@ -125,8 +125,8 @@ class Facts(Block):
     rows: Sequence[Fact]
     caption: str = ""
     more: str = ""
-    """Command that shows all rows, because a renderer with a limited width may leave rows out. It has this
-    meaning in all blocks."""
+    """Command that shows all rows, because a renderer with a limited width may leave rows out. `more` has
+    this meaning in all blocks."""
     brief: bool = False
     """Whether the facts are short, so that a page places them side by side."""
 
@@ -142,7 +142,7 @@ class Notes(Block):
 
 @dataclass(frozen=True)
 class Table(Block):
-    """A table. Its first column contains the names of the rows."""
+    """A table. The first column of a table contains the names of the rows."""
 
     kind = "table"
     columns: Sequence[Column]
@@ -172,14 +172,14 @@ class PageOnly(Block):
     kind = "page_only"
     blocks: Sequence[Block]
     summary: str = ""
-    """Title of the collapsed section on a page; empty: the blocks are not collapsed."""
+    """Title of the collapsed section on a page; empty if the blocks are not collapsed."""
 
 
 class Mark(NamedTuple):
     """A run in a dot plot."""
 
     side: str
-    """ Side of the comparison: "a" has round marks, "b" has square ones."""
+    """ Side of the comparison: "a" has round marks, "b" has square marks."""
     x: float
     y: float
     text: str
@@ -196,7 +196,7 @@ class DotPlot(Block):
     band: tuple[float, float] | None
     """Top and height of the shaded band behind the marks; None without a band."""
     centres: Sequence[tuple[float, float, float]]
-    """Horizontal lines: first x, last x, y."""
+    """Horizontal lines at the sides' centres: first x, last x, y."""
     marks: Sequence[Mark]
     texts: Sequence[tuple[float, float, str]]
     """Texts in the plot: x, y and the text."""
@@ -235,7 +235,7 @@ class Tile(NamedTuple):
     value: Phrase
     what: str
     points: str
-    """Points of the plot's line, in a box of 100 by 34; empty: there is no plot."""
+    """Points of the plot's line, in a box of 100 by 34; empty if there is no plot."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class SeriesFigures(NamedTuple):
     """A series of a metric."""
 
     label: str
-    """Name that distinguishes the series; empty if there is only one."""
+    """Name that distinguishes the series; empty if there is only one series."""
     headline: str
     what: str
     """How the headline was computed, or why there is no headline."""
@@ -313,7 +313,7 @@ class Machines(Block):
     kind = "machines"
     parts: Sequence[MeasuredMetric]
     more: Sequence[MeasuredMetric]
-    """Metrics that the page collapses."""
+    """Metrics in the page's collapsed section."""
 
 
 class Renderer(ABC, Generic[Piece]):

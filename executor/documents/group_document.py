@@ -1,5 +1,5 @@
-"""A group of jobs as a document: its jobs, its combinations, and a plot of its headline over a key of the
-matrix."""
+"""A group of jobs as a document: the group's jobs and combinations, and a plot of the headline over a key of
+the matrix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from executor.quantities import amount, quantity
 _WIDTH, _LEFT, _RIGHT = 640, 72, 120
 _HEIGHT, _TOP, _BOTTOM = 260, 18, 226
 _LINES = 8
-"""Maximum number of lines in a plot. More could not be distinguished."""
+"""Maximum number of lines in a plot. Readers could not distinguish more lines."""
 _METHOD = (
     "Interval: 95 % confidence interval of the mean over runs, or over jobs if there are several rounds. USD: cost of the ended jobs "
     "until two minutes after their end, maximum cost of the others. USD per unit: for a headline per second, the machines' cost of one."
@@ -47,7 +47,7 @@ def group_blocks(view: GroupView) -> Iterator[Block]:
 
 
 def job_blocks(view: GroupView) -> Iterator[Block]:
-    """Yield the jobs of a group in the order of their starts, with the reasons for refused ones."""
+    """Yield the jobs of a group in the order of their starts, with the reasons why jobs were refused."""
     columns = [
         Column("job", number=False, wraps=True),
         Column("combination", number=False),
@@ -139,7 +139,7 @@ def _dollars(dollars: float | None) -> Phrase:
 
 def scaling_plot(compared: GroupComparison) -> ScalingPlot | None:
     """Return a plot of the headline over a key with numbers, with a line for each combination of the other
-    keys. None if there is no such key, or fewer than two points."""
+    keys. None if no key has numbers, or if there are fewer than two points."""
     key = compared.scale
     points = _points(compared, key) if key is not None else {}
     every = [point for line in points.values() for point in line]

@@ -1,4 +1,4 @@
-"""The known facts about one job while a command follows it, and at its end."""
+"""The known facts about one job while a command follows the job, and after the job has ended."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ class JobView:
     place: str
     """Path or address of the job's files."""
     artifacts: str = ""
-    """Path or address of the job's artifacts; empty if it has none."""
+    """Path or address of the job's artifacts; empty if the job has no artifacts."""
     state: RunState = field(default_factory=RunState)
     measurements: Measurements = field(default_factory=Measurements)
     cancelling: bool = False
     result: JobResult | None = None
     command: Callable[..., str] = command
-    """Returns the command line for a hint, made from its words."""
+    """Function that returns the command line for a hint, made from the command's words."""
     ending: str | None = None
-    """Reason why the coordinator ends all nodes, once it has been printed; otherwise None."""
+    """Reason why the coordinator ends all nodes, once the reason has been printed; None before."""
     machine_warnings: Sequence[MachineWarning] = ()
-    """Warnings about the job's machines, as they were at its beginning; empty until the job has ended."""
+    """Warnings about the job's machines, as the machines were when the job began; empty until the job has
+    ended."""
     over_runs: list[OverRuns] = field(default_factory=list)
-    """Metrics over the job's runs, if there were several."""
+    """Metrics over the job's runs, if the job had several runs."""
     partial: bool = False
-    """Whether the statistics cover only part of the records, because there were too many to read."""
+    """Whether the statistics cover only part of the records, because there were too many records to read."""
 
     def __post_init__(self) -> None:
         self.measurements = Measurements(self.job)

@@ -62,15 +62,15 @@ def _duration(job: ListedJob) -> Phrase:
 
 
 def _parameters(job: ListedJob) -> Phrase:
-    # `--set ml.args=…` is shown with the arguments.
+    # The value of `--set ml.args=…` is shown with the arguments.
     values = [f"{key}={value}" for key, value in job.set.items() if key not in ("ml.args", MATRIX)]
     arms = [", ".join(job.arms)] if job.arms else []
     return Phrase(" ".join([*values, *arms, *map(shlex.quote, job.arguments)]), "soft")
 
 
 def _headlines(headlines: Mapping[str, HeadlineValue], bounds: Mapping[str, float]) -> str:
-    """Return as many headlines as fit without truncating a number, but at least one. Its name is shortened in
-    the middle if necessary."""
+    """Return as many headlines as fit without truncating a number, but at least one headline. If necessary,
+    the headline's name is shortened in the middle."""
     least, most = _HEADLINE_WIDTH
     pairs = [
         (

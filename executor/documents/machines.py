@@ -1,4 +1,5 @@
-"""Texts about a job's machines: their hardware, their usage, and the usage of bai's own programs on them."""
+"""Texts about a job's machines: the machines' hardware and usage, and the usage of bai's own programs on the
+machines."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _WARNINGS = 4
 _LISTED = 12
 """Maximum number of items shown of a list."""
 _NODES = 16
-"""Maximum number of rows in the table of nodes; `bai metrics` shows all."""
+"""Maximum number of rows in the table of nodes; `bai metrics` shows all nodes."""
 PROGRAMS = ("agent", "extractor", "shim")
 _GPU = re.compile(r"gpu\d+_utilization_percent")
 _PREFIX = "bai_host_"
@@ -40,7 +41,7 @@ _CPU, _MEMORY = "cpu_percent", "memory_used_bytes"
 _RECEIVED, _SENT = "network_receive_bytes_per_second", "network_send_bytes_per_second"
 _NAMES = ("cpu", "memory", "gpu", "network in", "network out")
 USAGE = [Column(name, drops=index, pointed=False) for index, name in enumerate(_NAMES, 1)]
-"""Columns for the usage of a node."""
+"""Columns of a table that show the usage of a node."""
 
 
 def environment_facts(node: NodeEnvironment) -> Iterator[Fact]:
@@ -65,7 +66,7 @@ def environment_facts(node: NodeEnvironment) -> Iterator[Fact]:
 
 
 def warning_facts(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[Fact]:
-    """Yield the warnings about a job's machines. more: the command that shows all."""
+    """Yield the warnings about a job's machines. more: the command that shows all warnings."""
     for each in warnings[:_WARNINGS]:
         yield Fact("machine", each.text[:_CHARACTERS], "caution")
     if len(warnings) > _WARNINGS:
@@ -73,7 +74,7 @@ def warning_facts(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[
 
 
 def _said(path: str, environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the tables at a path: label and text. Each device has one text, and equal devices
+    """Yield label and text of the facts of the tables at a path. Each device has one text, and equal devices
     are counted."""
     devices = []
     for name, table in tables_at(path, environment):
@@ -111,8 +112,8 @@ def _packages(python: Mapping[str, Any]) -> list[str]:
 
 
 def host_line(host: Mapping[str, Series]) -> str:
-    """Return the latest usage of CPU, memory and GPU; for several nodes, the minimum and the maximum. Empty
-    before the first sample."""
+    """Return the latest usage of CPU, memory and GPU; for several nodes, the minimum and the maximum. The
+    text is empty before the first sample."""
     nodes = by_node(host, lambda series: series.last)
     if len(nodes) > 1:
         return " · ".join([f"{len(nodes)} nodes", *_spread(list(nodes.values()))])
@@ -157,7 +158,7 @@ def by_node(host: Mapping[str, Series], figure: Callable[[Series], float]) -> di
 
 
 def _spread(nodes: list[dict[str, float]]) -> list[str]:
-    """Return the minimum and the maximum usage of several nodes."""
+    """Return the minimum and the maximum usage over several nodes as text."""
     parts = []
     for title, name in (("cpu", _CPU), ("in", _RECEIVED), ("out", _SENT)):
         values = [node[name] for node in nodes if name in node]
@@ -228,7 +229,7 @@ def _taken(node: OwnUsage) -> float:
 
 
 def _is_partial(node: OwnUsage) -> bool:
-    """Return whether part of the usage is unknown. If it is unknown for both extractor and shim, the
+    """Return whether part of the usage is unknown. If the usage is unknown for both extractor and shim, the
     benchmark did not run."""
     around = [node.extractor, node.shim]
     known = [usage for usage in (node.agent, *around) if usage is not None]
@@ -236,8 +237,8 @@ def _is_partial(node: OwnUsage) -> bool:
 
 
 def _share(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str | None:
-    """Return the share; None if it is unknown, or if the benchmark took less time than the start and end of
-    bai's programs."""
+    """Return the share of bai's programs in the processor time; None if the share is unknown, or if the
+    benchmark took less time than the start and end of bai's programs."""
     of_nodes = [(node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes]
     there = max(of_nodes) if one_machine else sum(of_nodes)
     if not all(node.cpus and node.benchmark_seconds for node in nodes):
@@ -253,6 +254,6 @@ def _cpu(value: float) -> str:
 
 
 def peak_words(peak: int, usage: Sequence[OwnUsage]) -> str:
-    """Return the peak memory of a process as text. It is only a bound if it cannot be distinguished from that
-    of the shim, from which the process was forked."""
+    """Return the peak memory of a process as text. The peak is only a bound if it cannot be distinguished
+    from the peak of the shim, from which the process was forked."""
     return quantity(peak, "bytes", floor=memory_floor(usage))[0]

@@ -1,4 +1,4 @@
-"""Metrics as tables: figures, headlines, last values, and notes on them."""
+"""Metrics as tables: figures, headlines and last values, and notes on metrics."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _BEST = {Better.LOWER: "min", Better.HIGHER: "max"}
 
 
 def metric_table(every: Sequence[Series], *, final: bool = False, columns: Sequence[str] = ()) -> Table:
-    """Return a table with the figures of each series. final: whether to include those that matter after the
-    job's end. columns: only these, in this order."""
+    """Return a table with the figures of each series. final: whether to include the figures that matter after
+    the job's end. columns: if set, the table has only these columns, in this order."""
     wanted = list(columns or (_FINAL if final else _LIVE))
     # A headline that is the last value already has a column.
     if "headline" in wanted and not any(map(_has_headline, every)):
@@ -96,7 +96,8 @@ def _figure_cell(name: str, series: Series) -> Phrase:
         case "headline":
             return Phrase(_headline(series))
         case "last" if not series.count and series.left_out:
-            # During the warm-up its values are shown, because users who watch the job want to see a value.
+            # During the warm-up the warm-up's values are shown, because users who watch the job want to see a
+            # value.
             return Phrase(quantity(series.newest, series.units, floor=series.floor)[0], "strong")
     # A deviation of bounds has no meaning.
     known = series.count and not (name == "stdev" and series.is_bound)
@@ -118,7 +119,7 @@ def _has_headline(series: Series) -> bool:
 
 
 def _headline(series: Series) -> str:
-    """Return the headline of a run, and how it was computed."""
+    """Return the headline of a run, and how the headline was computed."""
     if not series.count or series.headline_is is None:
         return "-"
     number = quantity(series.headline, series.units, floor=series.floor)[0]
@@ -126,7 +127,7 @@ def _headline(series: Series) -> str:
 
 
 def spread_table(every: Sequence[Spread]) -> Table:
-    """Return a row for each metric of many ranks, with the minimum and the maximum over its ranks."""
+    """Return a row for each metric of many ranks, with the minimum and the maximum over the ranks."""
     heads = ("ranks", *(f"{name} of ranks" for name in _OF_RANKS), "mean headline", "count")
     rows = []
     for spread in every:
@@ -152,8 +153,8 @@ def over_runs_table(metrics: Sequence[OverRuns]) -> Table:
 
 
 def headline_rows(measured: Measurements | None) -> list[Series]:
-    """Return the rows with a headline, as the summary and `bai metrics` show them: one per rank, or one over
-    all ranks if the metric requests that."""
+    """Return the rows with a headline, as the summary and `bai metrics` show the headlines: one row per rank,
+    or one row over all ranks if the metric requests a combination."""
     if measured is None:
         return []
     return [each for each in measured.rows if each.count and each.headline_is is not None]
@@ -224,7 +225,7 @@ def _value_row(
 
 
 def _ends(ends: tuple[float, float], units: str, floor: float | None) -> tuple[str, str]:
-    """Return the minimum and the maximum as text, and the units if the text does not contain them."""
+    """Return the minimum and the maximum as text, and the units if the text does not contain the units."""
     texts = [quantity(end, units, floor=floor) for end in ends]
     return (texts[0][0] if texts[0] == texts[1] else " – ".join(text for text, _ in texts)), texts[0][1]
 
@@ -273,14 +274,15 @@ def _unsteady_notes(every: Sequence[Series]) -> Iterator[Phrase]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    """Return the names with a count greater than 0, each with its count; empty if there are none."""
+    """Return the names with a count greater than 0, each with its count; empty if no count is greater than
+    0."""
     named = [f"{name} ({count:,})" for name, count in counts.items() if count]
     return listed(named, _NAMED)
 
 
 def _unsteady(series: Series) -> str | None:
-    """Return why a series of one run is not steady; None if it is. A series of several runs is not judged,
-    because each run would have to be judged separately."""
+    """Return why a series of one run is not steady; None if the series is steady. A series of several runs is
+    not judged, because each run would have to be judged separately."""
     if series.runs > 1 or not series.count:
         return None
     found = unsteady(series.trend.points, tolerance=series.tolerance)

@@ -47,13 +47,14 @@ _ASCII = str.maketrans(
 )
 _PIPE_WIDTH = 160
 _APART = frozenset({"heading", "paragraph", "table", "facts"})
-"""Kinds of blocks with an empty line above them, unless they follow one of the kinds below."""
+"""Kinds of blocks that have an empty line above, unless such a block follows a block of a kind in the next
+constant."""
 _HEADS = frozenset({"title", "outcome", "heading"})
 _ROWS = 40
 _FACTS = 12
 _LEAST_NAME = 12
-"""Minimum width of a name before its numbers (characters). If there is less room, names are on lines of their
-own."""
+"""Minimum width of a name before the name's numbers (characters). If there is less room, names are on
+separate lines."""
 _NAME_SHARE = 3
 """The names of a table may take the whole width divided by this number from its other columns."""
 _LEAST = 8
@@ -65,7 +66,7 @@ _GAP = 2
 
 @dataclass(frozen=True, eq=False)
 class _Shown:
-    """A column of a table with its texts."""
+    """A column of a table with the texts of the column's cells."""
 
     column: Column
     cells: list[Text]

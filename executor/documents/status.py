@@ -55,13 +55,14 @@ class StatusView:
     values: Mapping[str, Mapping[str, Any]]
     """The last record of each series."""
     result: JobResult | None = None
-    """Result of the job; None until the job has ended, as are the next two attributes."""
+    """Result of the job; None until the job has ended. The next two attributes are also None until the job
+    has ended."""
     measured: Measurements | None = None
     """Statistics of the values; also None if there are too many values."""
     over_runs: Sequence[OverRuns] = ()
     machines: Sequence[NodeEnvironment] = ()
     command: Callable[..., str] = command
-    """Returns the command line for a hint, made from its words."""
+    """Function that returns the command line for a hint, made from the command's words."""
     generations: Sequence[GenerationOutcome] = ()
     """Past generations of a running job; empty without --verbose."""
     hints: Hints | None = None
@@ -154,8 +155,8 @@ def _facts(view: StatusView) -> Iterator[Fact]:
 
 
 def _known_of_run(view: StatusView) -> Iterator[Fact]:
-    """Yield the facts of the result or, before there is one, the current warnings; then the warnings about
-    the machines."""
+    """Yield the facts of the result or, before the job has a result, the current warnings; after these, the
+    warnings about the machines."""
     status, result = view.status, view.result
     if result is not None:
         yield from result_facts(result)
@@ -197,7 +198,7 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
 def _activity(status: JobStatus) -> Iterator[Fact]:
     since = f", since {span_since(status.since)}" if status.since else ""
     yield Fact("phase", f"{status.phase or 'starting'}{since}")
-    # For an elastic job the title contains the restarts, and its events call every change a restart.
+    # For an elastic job the title contains the restarts, and the job's events call every change a restart.
     if status.restarts is not None and status.generation is None:
         yield Fact("restarts", status.restarts)
     if status.cancelling:
@@ -218,8 +219,8 @@ def _numbers(view: StatusView) -> Iterator[Block]:
 
 
 def generation_sentence(generation: GenerationStatus) -> str:
-    """Return a sentence about the current generation of an elastic job: its members, its start and reason,
-    and the used restarts."""
+    """Return a sentence about the current generation of an elastic job: the generation's members, start and
+    reason, and the used restarts."""
     span = span_since(generation.since) if generation.since is not None else "a moment"
     since = f", since {generation.why}" if generation.why else ""
     if generation.is_parked:
@@ -247,7 +248,8 @@ def nodes_table(nodes: Sequence[NodeStatus], *, is_over: bool, is_elastic: bool 
     ranks = ["rank"] if is_elastic else []
     names = ("node", *ranks, "instance", "address", "phase", "last sign")
     columns = [Column(name, number=False) for name in names]
-    # Only the end of a node is wrapped, because users copy the ids.
+    # Only the column with the end of a node's part is wrapped, because users copy the ids in the other
+    # columns.
     columns.append(Column("end", number=False, wraps=True))
     return Table(columns, [_node_row(each, is_over=is_over, is_elastic=is_elastic) for each in nodes])
 
@@ -272,7 +274,7 @@ def _phase(node: NodeStatus) -> str:
 
 
 def _node_end(node: NodeStatus, *, is_over: bool) -> Phrase:
-    """Return the end of a node's part, and any problem with its record."""
+    """Return how a node's part ended, and any problem with the node's record."""
     is_good = node.outcome == Outcome.SUCCEEDED.value
     end = node.left or ("did not say how it ended" if is_over else "")
     if node.outcome is not None:
@@ -296,7 +298,7 @@ def _details(view: StatusView) -> Iterator[Block]:
 
 
 def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
-    """Return the transports between the nodes, each with the nodes that reported it."""
+    """Return the transports between the nodes, each with the nodes that reported the transport."""
     ranks: dict[str, list[str]] = {}
     for node in nodes:
         for sentence in transport_sentences(node.transports):

@@ -1,5 +1,5 @@
-"""Facts of an ended job, for its status and its report; its summary on one screen; the table of its
-generations."""
+"""Texts about an ended job: facts for the job's status and report, the summary on one screen, and the table
+of generations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ROWS = 30
 
 
 def result_outcome(result: JobResult) -> OutcomeLine:
-    """Return the line about the end of a job."""
+    """Return the line that says how a job ended."""
     if result.exit_code == ExitCode.SUCCEEDED:
         return OutcomeLine(result.sentence, "good")
     return OutcomeLine(result.sentence, "bad", f"({result.outcome}: bai's exit code is {result.exit_code})")
@@ -112,7 +112,8 @@ def transport_sentences(transports: Mapping[str, Sequence[str]] | None) -> Itera
 
 
 def commit_words(git: Git | GitCommit, *, digits: int | None = None) -> str:
-    """Return the commit of the benchmark. digits: number of digits of the commit's hash; None: all."""
+    """Return the commit of the benchmark. digits: number of digits of the commit's hash; if None, all digits
+    are shown."""
     branch = f" ({git.branch})" if git.branch else ""
     return f"{git.commit[:digits]}{branch}{', with uncommitted changes' if git.dirty else ''}"
 
@@ -136,8 +137,8 @@ def _memory_words(benchmark: BenchmarkExit, usage: Sequence[OwnUsage]) -> Iterat
     largest, tree = benchmark.peak_memory_bytes or 0, benchmark.tree_peak_memory_bytes or 0
     if largest:
         yield f"peak memory {peak_words(largest, usage)} (largest process)"
-    # The count for all processes leaves out file pages that were already in memory, but that of a single
-    # process includes them.
+    # The count for all processes leaves out file pages that were already in memory, but the count for a
+    # single process includes such pages.
     if tree > largest:
         yield f"{size(tree)} (all processes, with cached files)"
 

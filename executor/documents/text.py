@@ -18,12 +18,13 @@ _ASCII_BARS = "_.-=+*#@"
 _LONGEST = 4000
 """Maximum length of a shown line (characters)."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# CSI, OSC and other string sequences (with their terminators), two-byte escapes; then all other control
-# characters.
+# The pattern matches CSI, OSC and other string sequences (with their terminators), two-byte escapes, and all
+# other control characters.
 _INVISIBLE = (
     r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # characters that change the writing direction
-    r"\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\U000e0000-\U000e007f"  # other line ends; invisible characters
+    # other line ends; invisible characters
+    r"\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\U000e0000-\U000e007f"
 )
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
@@ -59,7 +60,7 @@ def safe_line(line: str) -> str:
     """Return any `line` in a form that is safe for a terminal: with colours, without other control sequences.
 
     As on a screen, only the text after the last carriage return stays, and characters that backspaces
-    overwrite are removed. At most `_LONGEST` characters.
+    overwrite are removed. The result has at most `_LONGEST` characters.
     """
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
@@ -119,7 +120,8 @@ def _as_escape(match: re.Match[str]) -> str:
 
 
 def colourless(line: str) -> str:
-    """Return a line that `safe_line` made without its colours, for a terminal that does not support them."""
+    """Return a line that `safe_line` made, without its colours, for a terminal that does not support
+    colours."""
     return _COLOUR.sub("", line)
 
 

@@ -19,7 +19,7 @@ from executor.trial.metrics_trial import MetricsTrial, PatternResult
 
 
 def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
-    """Yield the statistics of each metric, then its errors and near misses."""
+    """Yield the statistics of each metric, followed by the metric's errors and near misses."""
     pace = f" at {trial.lines_per_second:,.0f} lines/s" if trial.seconds else ""
     searched = f"searched for {counted(len(trial.metrics), 'metric')}{pace}"
     yield Paragraph(f"{trial.log}: {trial.lines:,} lines, {size(trial.bytes)}; {searched}")
@@ -73,7 +73,7 @@ def _value_text(value: Mapping[str, Any], units: str) -> str:
 
 
 def preset_lines(presets: Iterable[Preset]) -> str:
-    """Return a paragraph for each preset: its name and metrics."""
+    """Return a paragraph for each preset, with the preset's name and metrics."""
     presets = list(presets)
     column = max((len(each.name) for each in presets), default=0) + 2
     width = max(40, min(screen_width(), 120))

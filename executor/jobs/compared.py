@@ -1,4 +1,4 @@
-"""Reads the runs for a comparison: those of named jobs, of all jobs with a label, or of the arms of one
+"""Reads the runs for a comparison: the runs of named jobs, of all jobs with a label, or of the arms of one
 job."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ComparedJob:
 
     @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
-        """Environment of each node, as far as it is known. Raises StoreError."""
+        """Environment of each node, as far as the environment is known. Raises StoreError."""
         return [each.environment for each in environments(self.record) if each.environment is not None]
 
     @property
@@ -57,8 +57,8 @@ class ComparedJob:
         return f"{nodes} x {' and '.join(known)}" if known else f"{nodes} node{'' if nodes == 1 else 's'}"
 
     def described(self, arm: str | None = None) -> Job:
-        """Return the job's descriptor, with only `arm` if one is given. Scripts of this machine have their
-        checksum in it. Raises StoreError."""
+        """Return the job's descriptor, with only `arm` if an arm is given. The reference of scripts on this
+        machine contains the scripts' checksum. Raises StoreError."""
         job = self.runs.job
         arms = job.repeat.arms if job.repeat is not None else ()
         found = next((each for each in arms if each.name == arm), None)
@@ -77,8 +77,8 @@ class ComparedJob:
 
 
 def by_arm(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs with each one's arm as a label of its metrics, so that numbers of different arms are
-    not mixed."""
+    """Return the runs with each run's arm as a label of the run's metrics, so that numbers of different arms
+    are not mixed."""
     return tuple(
         run
         if run.arm is None
@@ -125,7 +125,8 @@ class RunReader:
         self._stores = stores
         self._read: dict[tuple[str, str], ComparedJob] = {}
         self._nodes: int | None = None
-        """Number of nodes of the first job; of the others, generations on the same number are taken."""
+        """Number of nodes of the first job. From the other jobs, generations on the same number of nodes are
+        taken."""
 
     def job(self, record: JobRecord) -> ComparedJob:
         """Return a job's runs. Raises StoreError, DescriptorError."""
@@ -138,9 +139,9 @@ class RunReader:
     def sides(self, words: Sequence[str]) -> list[Side]:
         """Return the sides that the user named. Raises UsageError, StoreError, DescriptorError.
 
-        Each word is a side. If the word "vs" is present, all words between two of these are one side. A word
-        is a job, or KEY=VALUE for all jobs with that label. The arms of a single job that compares
-        descriptors are its sides.
+        Each word is a side. If the word "vs" is present, all words between two occurrences of "vs" are one
+        side. A word is a job, or KEY=VALUE for all jobs with that label. A single job that compares
+        descriptors has its arms as sides.
         """
         groups = _groups(words)
         if len(groups) == 1:
@@ -158,7 +159,7 @@ class RunReader:
 
     def labelled(self, label: str, *, last: int | None = None, but: Iterable[str] = ()) -> list[ComparedJob]:
         """Return the newest `last` succeeded jobs with the label KEY=VALUE, the oldest first, except the jobs
-        `but`.
+        in `but`.
 
         Raises UsageError, StoreError.
         """
@@ -230,7 +231,7 @@ def sides_of(job: ComparedJob) -> list[Side]:
 
 def job_runs(record: JobRecord, *, nodes: int | None = None) -> JobRuns:
     """Return the runs of a job with their numbers. Only generations on equally many nodes are used, if
-    possible on `nodes`. Raises StoreError, DescriptorError."""
+    possible on `nodes` nodes. Raises StoreError, DescriptorError."""
     job, result, points = record.job(), result_of(record), read_points(record)
     starts = benchmark_starts(record.node())
     return runs_of(record.job_id, job, result, points, starts=starts, of_one_size=True, nodes=nodes)
@@ -258,7 +259,7 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
-    """Return the start of a job if it is wanted and has a successful run; otherwise None."""
+    """Return the start of a job if the job is wanted and has a successful run; otherwise None."""
     try:
         if not wanted(record.job()):
             return None
@@ -268,5 +269,5 @@ def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
         )
         return started_of(record) if succeeded else None
     except (StoreError, DescriptorError, RecordError):
-        # The record is broken, or of another version, but the other jobs can still be compared.
+        # The job's record is broken, or of another version, but the other jobs can still be compared.
         return None

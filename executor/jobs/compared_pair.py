@@ -1,4 +1,4 @@
-"""Two compared sides, or a job and its history: the numbers of their runs, and the differences of their
+"""Two compared sides, or a job and its history, with the numbers of the runs and the differences of the
 machines and descriptors."""
 
 from __future__ import annotations
