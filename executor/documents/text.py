@@ -18,7 +18,7 @@ _ASCII_BARS = "_.-=+*#@"
 _LONGEST = 4000
 """Maximum length of a shown line (characters)."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# The pattern matches CSI, OSC and other string sequences (with their terminators), two-byte escapes, and all
+# `_CONTROL` matches CSI, OSC and other string sequences (with their terminators), two-byte escapes, and all
 # other control characters.
 _INVISIBLE = (
     r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1

@@ -201,7 +201,7 @@ class RunReader:
         return Side(name=name, runs=tuple(run for job in jobs for run in job.runs.runs), jobs=tuple(jobs))
 
     def _jobs_of(self, word: str) -> list[ComparedJob]:
-        # No job id contains this character.
+        # No job id contains "=".
         if "=" not in word:
             return [self.job(self._find(word))]
         jobs = self.labelled(word)

@@ -18,7 +18,7 @@ from executor.jobs.compared import ComparedJob, RunReader, Side, by_arm, sides_o
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPair:
-    """The side B compared with the side A. Differences of machines and descriptors are read on demand."""
+    """Side B compared with side A. Differences of machines and descriptors are read on demand."""
 
     a: Side
     b: Side
@@ -67,7 +67,7 @@ class ComparedPair:
 def compared_pairs(
     sides: Sequence[Side], *, earlier_scatter: Mapping[str, float] | None = None
 ) -> list[ComparedPair]:
-    """Compare each side with the first one, as `compare_sides` does."""
+    """Compare each side with the first side, as `compare_sides` does."""
     first, *others = sides
     found = compare_sides(first.runs, [side.runs for side in others], earlier_scatter=earlier_scatter)
     return [
@@ -77,7 +77,7 @@ def compared_pairs(
 
 
 def compared_arms(job: ComparedJob) -> list[ComparedPair]:
-    """Compare the arms of a job; empty if fewer than two arms have a successful run."""
+    """Compare the arms of a job. The result is empty if fewer than two arms have a successful run."""
     sides = sides_of(job)
     return compared_pairs(sides) if len(sides) > 1 else []
 
@@ -94,14 +94,14 @@ class ComparedHistory:
 
     @property
     def history(self) -> str:
-        """A text about the history."""
+        """The history as text."""
         jobs, runs = len(self.before), sum(len(job.runs.runs) for job in self.before)
         counted = f"{jobs} job{'' if jobs == 1 else 's'} with {self.label}"
         return f"{counted}, {runs} run{'' if runs == 1 else 's'}"
 
     @cached_property
     def banded(self) -> AgainstHistory:
-        """The runs of the job compared with those of the history."""
+        """The runs of the job compared with the runs of the history."""
         runs = [run for job in self.before for run in job.runs.runs]
         return against_history(by_arm(runs), by_arm(self.newest.runs.runs))
 
@@ -140,7 +140,8 @@ class ComparedHistory:
 def compared_history(
     reader: RunReader, label: str, newest: ComparedJob | None = None, *, last: int
 ) -> ComparedHistory:
-    """Compare a job, by default the newest one with `label`, with at most `last` jobs before it. Raises UsageError, StoreError."""
+    """Compare a job, by default the newest job with `label`, with at most `last` jobs before that job. Raises
+    UsageError, StoreError."""
     if newest is None:
         newest = next(iter(reader.labelled(label, last=1)), None)
     if newest is None:

@@ -1,4 +1,5 @@
-"""Job ids for shell completion. The user waits for them, so nothing is validated, and no bucket is read."""
+"""Job ids for shell completion. The user waits for the completion, so nothing is validated, and no bucket is
+read."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ LAST = "last"
 
 
 def complete_job_ids(folder: Path, incomplete: str) -> list[tuple[str, str]]:
-    """Return the jobs of a store in `folder` whose ids begin with `incomplete`, the newest first, each with
-    its status."""
+    """Return the jobs of a store in `folder` whose ids begin with `incomplete`, the newest first, each job
+    with its status."""
     found: list[tuple[float, str]] = []
     try:
         with os.scandir(folder) as entries:

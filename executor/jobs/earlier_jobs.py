@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_KEY = "checkpoint.from"
 _MOST_FILES = 1000
-"""Maximum number of files in a folder of artifacts, each of which becomes a source."""
+"""Maximum number of files in a folder of artifacts. Each file becomes a source."""
 _NAMED = 5
 """Maximum number of artifacts that a message names."""
 _WRITTEN = ("id", "md5", "sha256", "unpack", "mode")
@@ -78,7 +78,8 @@ def use_earlier_jobs(
     artifacts or the checkpoint of one job.
 
     The request names the jobs by their ids, so that `--like` uses the same jobs. job_id: the id that the user
-    gave; if that job exists, its record contains the jobs that were meant. Raises UsageError, StoreError.
+    gave; if a job with this id exists, its record contains the jobs that were meant. Raises UsageError,
+    StoreError.
     """
     checkpoint = descriptor.checkpoint
     has_origin = checkpoint is not None and checkpoint.from_ is not None
@@ -110,7 +111,7 @@ def pin(key: str, path: tuple[str | int, ...], src: str) -> Override:
 def pinned(
     given: Sequence[Override], pins: Sequence[Override], descriptor: Descriptor
 ) -> tuple[Override, ...]:
-    """Return the overrides, with addresses that name single jobs in place of the given references."""
+    """Return the overrides, in which addresses that name single jobs replace the given references."""
     places = {each.path: each for each in pins}
     kept = []
     for each in given:
@@ -118,7 +119,8 @@ def pinned(
             _position(step, descriptor) if isinstance(step, ItemName) else step for step in each.path
         )
         if place not in places and any(overlap(place, one) for one in places):
-            return tuple(given)  # The whole list was set, so a part of it cannot be set in addition.
+            # The whole list of sources was set, so a part of the list cannot be set in addition.
+            return tuple(given)
         if place not in places:
             kept.append(each)
     return (*kept, *pins)
@@ -141,7 +143,8 @@ def _with_sources(descriptor: Descriptor, sources: Sequence[SourceTable]) -> Des
 
 
 def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
-    """Return the descriptor with the artifacts of each arm that has sources of its own."""
+    """Return the descriptor in which the sources of each arm that has its own sources are replaced by
+    artifacts."""
     if descriptor.repeat is None:
         return descriptor
     arms = tuple(
@@ -162,8 +165,8 @@ def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
 
 
 def job_before(job_id: str | None, scope: JobScope) -> Job | None:
-    """Return the job of this id; None if there is none. Its `set` contains the values that overrode its
-    descriptor."""
+    """Return the job of this id; None if there is no such job. The job's `set` contains the values that
+    overrode its descriptor."""
     record = scope.with_id(job_id) if job_id is not None else None
     return None if record is None else record.job()
 
@@ -171,7 +174,7 @@ def job_before(job_id: str | None, scope: JobScope) -> Job | None:
 def _resolved(
     source: SourceTable, scope: JobScope, *, key: str, before: Job | None = None
 ) -> tuple[Sequence[SourceTable], str]:
-    """Return the sources that replace `source`, and its address with the job's id."""
+    """Return the sources that replace `source`, and the address of `source` with the job's id."""
     if not refers_to_job(source.src):
         return [source], source.src
     meant = before.set.get(key) if before is not None else None
@@ -186,8 +189,8 @@ def _resolved(
 
 
 def _as_before(source: SourceTable, reference: JobReference, before: Job) -> list[ArtifactSource]:
-    """Return the artifacts with which the job `before` replaced `source`; empty if its record does not
-    contain them."""
+    """Return the artifacts with which the job `before` replaced `source`; empty if the record of `before`
+    does not contain such artifacts."""
     mark, wanted = f"/{reference.job}/artifacts/", reference.artifact or ""
     whole = not wanted or wanted.endswith("/")
     found: dict[str, ArtifactSource] = {}
@@ -203,7 +206,7 @@ def _as_before(source: SourceTable, reference: JobReference, before: Job) -> lis
 
 
 def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
-    """Return the job that the reference names. Raises UsageError if it does not exist or has not
+    """Return the job that the reference names. Raises UsageError if the job does not exist or has not
     succeeded."""
     record = find_reference(reference, scope.stores())
     result = result_of(record)
@@ -219,7 +222,8 @@ def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
 
 
 def _artifacts(record: JobRecord, reference: JobReference, source: SourceTable) -> list[SourceTable]:
-    """Return one source for an artifact, or one for each file of a folder of artifacts. Raises UsageError."""
+    """Return one source for an artifact, or one source for each file of a folder of artifacts. Raises
+    UsageError."""
     wanted, found = reference.artifact or "", _kept(record, reference)
     if wanted in found:
         return [_artifact(record, found[wanted], source, path=source.path)]
@@ -247,19 +251,19 @@ def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
 
 def _kept(record: JobRecord, reference: JobReference) -> dict[str, StoredObject]:
     """Return the job's artifacts by their paths. Raises UsageError if the path of a referenced artifact would
-    lead out of its folder."""
+    lead out of the artifacts' folder."""
     place, wanted = record.key("artifacts/"), reference.artifact or ""
     found = {each.key.removeprefix(place): each for each in record.store.find(place)}
     for name in found:
         is_meant = name.startswith(wanted) if wanted.endswith("/") or not wanted else name == wanted
         if is_meant and (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
-            # Another program wrote this path, so it could lead to any place on the machine.
+            # Another program wrote this path, so the path could lead to any place on the machine.
             raise UsageError(f"the job {record.job_id} has an artifact that cannot be used: {mistake[0]}")
     return found
 
 
 def _hint(wanted: str, names: Sequence[str]) -> str:
-    """Return a hint with names that exist."""
+    """Return a hint with names of artifacts that exist."""
     if not names:
         return "[output] artifacts of its descriptor names files to be kept"
     if any(name.startswith(f"{wanted}/") for name in names):
@@ -291,8 +295,8 @@ def _artifact(record: JobRecord, item: StoredObject, source: SourceTable, *, pat
 
 
 def _sha256(file: Path, *, below: Path) -> str:
-    """Return the SHA-256 of a file. Raises UsageError if a symbolic link below the folder `below` leads to
-    it."""
+    """Return the SHA-256 of a file. Raises UsageError if the file is reached through a symbolic link below
+    the folder `below`."""
     way = [file, *file.parents]
     for each in way[: way.index(below) + 1]:
         if each.is_symlink():
@@ -310,11 +314,11 @@ def _sha256(file: Path, *, below: Path) -> str:
 def _find_checkpoint(
     written: CheckpointTable, scope: JobScope, *, before: Job | None
 ) -> tuple[FoundCheckpoint, str]:
-    """Return the table with the checkpoint that its key `from` names, and the value of that key with the
-    job's id.
+    """Return the table with the checkpoint that the table's key `from` names, and the value of that key with
+    the job's id.
 
-    before: the same job if it was submitted before. If it named the same earlier job, which may be gone, its
-    checkpoint is used again. Raises UsageError, StoreError.
+    before: the same job, if it was submitted before. If that submission named the same earlier job, which may
+    be gone, the checkpoint of that submission is used again. Raises UsageError, StoreError.
     """
     text = written.from_ or ""
     if before is not None:
@@ -330,7 +334,7 @@ def _find_checkpoint(
 
 
 def _checkpoint_before(written: CheckpointTable, text: str, before: Job) -> FoundCheckpoint | None:
-    """Return the table with the checkpoint of the job `before`; None if it has no checkpoint, or if the
+    """Return the table with the checkpoint of the job `before`; None if `before` has no checkpoint, or if the
     reference `text` names another job."""
     origin = before.checkpoint.origin if before.checkpoint is not None else None
     if origin is None or before.store is None or text != before.set.get(CHECKPOINT_KEY, f"job:{origin.job}"):
@@ -339,8 +343,8 @@ def _checkpoint_before(written: CheckpointTable, text: str, before: Job) -> Foun
 
 
 def _newest_checkpoint(record: JobRecord) -> CheckpointOrigin:
-    """Return the newest complete checkpoint of an ended job or, if it has none, the one from which it began.
-    Raises UsageError."""
+    """Return the newest complete checkpoint of an ended job or, if the job saved no checkpoint, the
+    checkpoint from which it began. Raises UsageError."""
     job_id = record.job_id
     if result_of(record) is None:
         raise UsageError(

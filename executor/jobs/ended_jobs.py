@@ -1,9 +1,9 @@
 """An index of the ended jobs in a folder, so that a list reads only the results of the jobs that it shows.
 
 The index is in this user's cache, and is only a hint. An entry is valid if the job's folder and its
-`result.json` have not changed since they were read. Any change to them changes their `st_ctime`, which cannot
-be set. Jobs without a valid entry are read. A missing or damaged index, or one of another version or folder,
-counts as empty.
+`result.json` have not changed since the entry was made. Any change to the folder or the file changes its
+`st_ctime`, which no program can set. Jobs without a valid entry are read. A missing or damaged index, or an
+index of another version or folder, counts as empty.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from executor.owned_folders import cache_folder
 from executor.records.reading import read_each
 
 _FORMAT = 1
-"""Version of the file. It is increased if the content of the file or the meaning of a field changes."""
+"""Version of the index file, which is increased if the content of the file or the meaning of a field
+changes."""
 _WORTH = 64
 """Minimum number of jobs, and of changed entries, for which an index file is written."""
 _SETTLED_NS = 2_000_000_000
-"""Minimum age of a file whose next change certainly changes its time (ns), because clocks of file systems
-advance in steps."""
+"""Minimum age of a file (ns) at which the next change certainly changes the file's time. Younger files may
+keep their time, because clocks of file systems advance in steps."""
 _DRAFT_AGE_S = 3600
 
 _Files: TypeAlias = list[int]
@@ -42,8 +43,8 @@ class StartedJob(NamedTuple):
     started: int
     """Start of the job (ms UTC); 0 if unknown."""
     status: str | None = None
-    """Status and outcome of an ended job; None if the job still runs, or if its result alone does not contain
-    them."""
+    """Status and outcome of an ended job; None if the job still runs, or if the result alone does not contain
+    both."""
     outcome: str | None = None
 
 
@@ -52,7 +53,8 @@ def ended_jobs(
 ) -> dict[str, StartedJob]:
     """Return the jobs with a result among all jobs of a store's folder.
 
-    read: reads a job's result; it returns None if the result is insufficient, or if there is no such job.
+    read: function that reads a job's result. `read` returns None if the result is insufficient, or if there
+    is no such job.
     """
     file = _index_file(folder) if len(job_ids) >= _WORTH else None
     known = _load(file, folder) if file is not None else {}
@@ -86,7 +88,7 @@ def ended_jobs(
 def _files(folder: Path, job_id: str) -> _Files | None:
     """Return a value that changes whenever the job changes; None if the job has no result."""
     try:
-        # `Path` objects would double the time for ten thousand jobs.
+        # The paths are strings, because `Path` objects would double the time for ten thousand jobs.
         job = os.stat(f"{folder}/{job_id}")  # noqa: PTH116
         result = os.stat(f"{folder}/{job_id}/result.json")  # noqa: PTH116
     except OSError:
@@ -100,7 +102,7 @@ def _index_file(folder: Path) -> Path | None:
         cache = cache_folder(os.environ)
     except RuntimeError:
         return None
-    # Imported here: it loads OpenSSL, and a folder with few jobs has no index.
+    # `hashlib` is imported here, because it loads OpenSSL, and a folder with few jobs has no index.
     from hashlib import sha256
 
     return cache / "jobs" / f"{sha256(os.fsencode(folder)).hexdigest()[:32]}.v{_FORMAT}.json"
@@ -120,7 +122,7 @@ def _load(file: Path, folder: Path) -> Mapping[str, _Entry]:
 
 
 def _save(file: Path, folder: Path, entries: Mapping[str, _Entry]) -> None:
-    """Replace the index. If several commands do so at once, the last one wins."""
+    """Replace the index. If several commands replace the index at once, the last command wins."""
     table = {"format": _FORMAT, "folder": os.fspath(folder), "jobs": list(entries.values())}
     with suppress(OSError, ValueError):
         content = json.dumps(table, separators=(",", ":")).encode()

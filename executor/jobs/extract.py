@@ -4,7 +4,7 @@ change.
 ```
 <job>/attempts/<n>/nodes/<rank>/extracts/<number>/  job.toml  metrics/<offset>.jsonl  extracted.json
 ```
-The first object reserves the number; the last one marks the set as complete.
+The first object reserves the number; the last object marks the set as complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from executor.records.reading import events_of, node_result, result_of
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"
 _LOG_TAIL = 2000
-"""Number of last characters of the extractor's own log that an error message shows."""
+"""Number of characters at the end of the extractor's own log that an error message shows."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def complete_sets(node: NodeRecord) -> list[int]:
 
 
 def searched_nodes(record: JobRecord) -> list[NodeRecord]:
-    """Return the nodes with a saved log, because only the log can be searched again. Raises StoreError."""
+    """Return the nodes with a saved log, because only saved logs can be searched again. Raises StoreError."""
     return [each for each in record.nodes() if each.size("log")]
 
 
@@ -158,10 +158,11 @@ def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -
 
 
 def _extraction_of(node: NodeRecord) -> ExtractionSummary | None:
-    """Return the summary of this node's extraction during the run. Raises StoreError, RecordError."""
+    """Return the summary of the extraction that ran on this node during the run. Raises StoreError,
+    RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
-        # The result of several nodes covers all of them together.
+        # The result of a job of several nodes covers all nodes together.
         return attempt.node_outcome(node.rank).metrics
     result = node_result(node)
     return result.metrics if result is not None else None
@@ -189,7 +190,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
             if job.repeat is not None:
                 rundir.repeats.write_bytes(repeat_lines(node))
             _write_ends(rundir, generations)
-            # As after a restart, the records say that these lines were not read when they were printed.
+            # As after a restart, the records say that these lines were not read at the time when the
+            # benchmark printed them.
             rundir.extractor_offset.write_bytes(b"{}\n")
             summary = _extract(rundir, job, node=node.rank)
             store.put(f"{place}/job.toml", descriptor)
@@ -217,7 +219,8 @@ def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
     Raises StoreError, RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
-        # The result of several nodes covers all of them together, but its positions are in one node's log.
+        # The result of a job of several nodes covers all nodes together, but the positions in the result are
+        # in one node's log.
         told = attempt.node_outcome(node.rank).generations
     else:
         result = node_result(node) if node.job.job().strategy.nodes == 1 else None
@@ -267,7 +270,7 @@ def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
 
 
 def _extract(rundir: RunDir, job: Job, *, node: int) -> dict[str, Any]:
-    """Run the extractor as during a run, with bounded searches and with restarts."""
+    """Run the extractor in the same way as during a run, with bounded searches and with restarts."""
     extractor = ExtractorProcess(rundir, node=node)
     # Secrets are not looked up here and cannot be redacted, so a warning must not quote the benchmark's
     # output.

@@ -1,5 +1,5 @@
-"""Copies a job from its store into a folder of this machine. It overwrites nothing, and continues an
-interrupted copy.
+"""Copies a job from its store into a folder of this machine. Existing files are not overwritten, and an
+interrupted copy is continued.
 
 ```
 DIR/  job.toml  result.json  artifacts/…
@@ -34,13 +34,13 @@ else:
 
 _PIECE = 8 << 20
 _COMPARED = 65536
-"""Number of bytes at the end of a copied stream that must equal those in the store before more is
+"""Number of bytes at the end of a copied stream that must equal the stream in the store before more is
 appended."""
 
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
 _OBJECTS = ("ready.json", "environment.json", "result.json")
 _AGENT_LOG = "agent.log"
-"""A log that grows in a job on this machine."""
+"""Name of the agent's log, which grows while a job runs on this machine."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _get(record: JobRecord, key: str, position: int, limit: int) -> bytes:
 
 def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched | None:
     """Append the missing part to `path`. there: size of the whole stream (bytes). read: `read(position,
-    limit)` returns a part of it."""
+    limit)` returns a part of the stream."""
     if not there:
         return None
     here = path.stat().st_size if path.exists() else 0
@@ -198,14 +198,15 @@ def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched 
 
 
 def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[bytes]:
-    """Yield a part of a stream from all objects that contain it; stop early at the end of the stream."""
+    """Yield a part of a stream from all objects that contain the part; stop early at the end of the
+    stream."""
     while position < end and (piece := read(position, min(_PIECE, end - position))):
         yield piece
         position += len(piece)
 
 
 def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
-    """Write the job descriptor without secrets. The file gets its name only when it is complete."""
+    """Write the job descriptor without secrets. The file gets its name only when the file is complete."""
     content = shown_job_toml(record).encode()
     if path.is_symlink() or path.exists():
         if path.is_file() and path.read_bytes() == content:
@@ -221,7 +222,7 @@ def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
 
 
 def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
-    """Copy one object. The file gets its name only when it is complete."""
+    """Copy one object. The copied file gets its name only when the copy is complete."""
     if path.is_symlink() or path.exists():
         if path.is_file() and path.stat().st_size == item.size:
             return None

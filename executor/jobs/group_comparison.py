@@ -1,4 +1,4 @@
-"""Compares the combinations of a group, with a row of numbers for each."""
+"""Compares the combinations of a group, with a row of numbers for each combination."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ _NODES = "hardware.distributed.num_instances"
 
 @dataclass(frozen=True, kw_only=True)
 class GroupJob:
-    """One job of a group, as `bai status` shows it."""
+    """One job of a group, with the facts that `bai status` shows."""
 
     job: MatrixJob
     decision: Decision | None = None
     """The decision about the job; None if the job has not been started yet."""
     status: JobStatus | None = None
-    """Status of the job; None if it has no record."""
+    """Status of the job; None if the job has no record."""
     dollars: float | None = None
-    """Cost of the job's machines (USD); their maximum cost until the job has ended; None if unknown."""
+    """Cost of the job's machines (USD); until the job has ended, the machines' maximum cost; None if
+    unknown."""
 
     @property
     def word(self) -> str:
@@ -63,7 +64,7 @@ class GroupView:
 
     @property
     def dollars(self) -> float:
-        """Cost of the ended jobs, and maximum cost of the running ones (USD)."""
+        """Cost of the ended jobs plus the maximum cost of the running jobs (USD)."""
         return sum(each.dollars or 0.0 for each in self.jobs)
 
     def as_table(self) -> dict[str, Any]:
@@ -80,8 +81,8 @@ class GroupView:
 
 
 def group_view(group: GroupRecord, statuses: Mapping[str, JobStatus]) -> GroupView:
-    """Return a view of a group. statuses: those of its jobs that have a record. Raises StoreError,
-    RecordError."""
+    """Return a view of a group. statuses: the statuses of the group's jobs that have a record. Raises
+    StoreError, RecordError."""
     plan = group.plan()
     state = GroupState(plan=plan, decisions=group.decisions())
     state = GroupState(plan=plan, decisions=state.decisions, ended=ended_costs(group, state, {}))
@@ -100,7 +101,7 @@ def group_view(group: GroupRecord, statuses: Mapping[str, JobStatus]) -> GroupVi
 
 @dataclass(frozen=True, kw_only=True)
 class CombinationRow:
-    """One combination, with its headline over its runs, and its cost."""
+    """One combination, with the headline over the combination's runs, and the cost."""
 
     set: Mapping[str, str]
     jobs: Sequence[GroupJob]
@@ -169,7 +170,7 @@ def rated(units: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupComparison:
-    """A group with a row for each combination."""
+    """Comparison of a group's combinations, with a row for each combination."""
 
     view: GroupView
     rows: Sequence[CombinationRow]
@@ -188,7 +189,7 @@ class GroupComparison:
     @property
     def scale(self) -> str | None:
         """The key over which the headline is plotted: the number of machines, otherwise the first key with
-        two or more numbers; None if there is none."""
+        two or more numbers; None if there is no such key."""
         numeric = [
             key for key in self.keys if len({row.set[key] for row in self.rows}) > 1 and self._is_numeric(key)
         ]
@@ -228,7 +229,7 @@ def compared_group(view: GroupView) -> GroupComparison:
 
 
 def _runs(group: GroupRecord, job: GroupJob) -> JobRuns | str:
-    """Return the runs of a job, or a sentence on why they cannot be read. Raises StoreError."""
+    """Return the runs of a job, or a sentence that says why the runs cannot be read. Raises StoreError."""
     try:
         return job_runs(group.job(job.job.job_id))
     except (DescriptorError, RecordError) as error:
@@ -236,7 +237,7 @@ def _runs(group: GroupRecord, job: GroupJob) -> JobRuns | str:
 
 
 def _headline(every: Sequence[JobRuns]) -> str:
-    """Return the metric that represents the group: that of `[repeat]`, otherwise the descriptor's first
+    """Return the metric that represents the group: the metric of `[repeat]`, otherwise the descriptor's first
     metric with a value."""
     names = {value.name for each in every for run in each.runs for value in run.values.values()}
     for each in every:
@@ -276,5 +277,5 @@ def _row(jobs: Sequence[GroupJob], known: Mapping[str, JobRuns], metric: str) ->
 
 
 def _value_of(values: Mapping[str, RunValue], metric: str) -> RunValue | None:
-    """Return the value of a metric: the value without labels, otherwise that of the first labels."""
+    """Return the value of a metric: the value without labels, otherwise the value with the first labels."""
     return values.get(metric) or next((each for each in values.values() if each.name == metric), None)

@@ -1,6 +1,6 @@
-"""Runs a group of jobs: starts the jobs that the group's bounds allow, and follows all of them to their end.
+"""Runs a group of jobs: starts the jobs that the group's bounds allow, and follows all jobs to their end.
 Everything that must survive this process is in the group's ledger, so that another call, at the same time or
-later, can continue.
+later, can continue the group.
 """
 
 from __future__ import annotations
@@ -65,27 +65,27 @@ class GroupRun:
     group: GroupRecord
     plan: GroupPlan
     scope: JobScope
-    """The scope whose backends run the jobs. Earlier jobs whose artifacts they use are searched in its
-    stores."""
+    """The scope whose backends run the jobs, and in whose stores earlier jobs with needed artifacts are
+    searched."""
     listener: GroupListener
     fetched: FetchedScripts
-    """Scripts that were fetched for the jobs. They exist while the group runs."""
+    """Scripts that were fetched for the jobs. The fetched files exist while the group runs."""
     _decisions: list[Decision] = field(default_factory=list)
     _ended: dict[str, float | None] = field(default_factory=dict)
     _exit_codes: dict[str, int] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
-    """Jobs that can no longer be followed but may still run, so that they still count for max_parallel."""
+    """Jobs that can no longer be followed but may still run. Such jobs still count for max_parallel."""
     _watchers: dict[str, Watcher] = field(default_factory=dict)
     """Watchers of the running jobs that this call has found or started."""
     _due: dict[str, datetime] = field(default_factory=dict)
     """Jobs that wait for capacity → time of their next submission."""
     _again: set[str] = field(default_factory=set)
-    """Jobs that were refused in earlier calls, and are tried once more."""
+    """Jobs that were refused in earlier calls, and will be tried once more."""
     _full: tuple[int, int] | None = None
     """Numbers of decisions and of ended jobs at which the next job did not fit into the cost."""
     _cancelled: bool = False
     _over_cost: str = ""
-    """Reason why the next job does not fit; empty if it may fit."""
+    """Reason why the next job does not fit into the cost; empty if the job may fit."""
 
     def run(self) -> int:
         """Run the group until no job runs and no job is left to start; return the worst exit code of the
@@ -131,8 +131,8 @@ class GroupRun:
         return self._lost.issuperset(state.running) and not (may_start and state.pending(self._again))
 
     def _is_to_end(self) -> bool:
-        """Return whether the group's end was requested. This is checked again before each start, because a
-        start may take minutes."""
+        """Return whether the group's end was requested. The request is checked again before each start,
+        because a start may take minutes."""
         return self._cancelled or self.listener.cancelling() or self.group.cancelled()
 
     def _look(self) -> None:
@@ -151,8 +151,8 @@ class GroupRun:
     def _follow(self, job_id: str) -> None:
         """Do everything that is due for a job that may run."""
         due = self._due.get(job_id)
-        # An earlier call may have been killed between its decision and the start. Submitting the same id
-        # again starts the job only once.
+        # An earlier call may have been killed between the decision and the start. Even if the same id is
+        # submitted again, the job is started only once.
         if due <= self.listener.now() if due is not None else job_id not in self._watchers:
             self._submit(self._job(job_id))
         elif due is None:
@@ -288,7 +288,7 @@ class GroupRun:
         self._append(new_decision(job, bound=bound, hourly=hourly))
 
     def _refuse(self, job: MatrixJob, error: BaiError) -> None:
-        """Record that a job was refused, so that the next one can start."""
+        """Record that a job was refused, so that the next job can start."""
         code = int(self.listener.exit_code(error))
         self._append(new_decision(job, refused=str(error), exit_code=code))
 
@@ -299,7 +299,7 @@ class GroupRun:
         self._again.discard(decision.job_id)
 
     def _lose(self, job_id: str, code: int, sentence: str) -> None:
-        """Give up on a job that will not have a result. Its maximum cost still counts."""
+        """Give up on a job that will not have a result. The job's maximum cost still counts."""
         self._ended[job_id], self._exit_codes[job_id] = None, code
         self._say(job_id, sentence)
 

@@ -1,4 +1,4 @@
-"""A group of jobs in a store: its plan, and the ledger of its starts.
+"""A group of jobs in a store: the group's plan, and the ledger of the starts of its jobs.
 
 ```
 <group>/group.json         the request, and the jobs in the order in which they start: written once
@@ -6,10 +6,10 @@
 <group>/max_cost.json      a higher max_cost than the plan's, if the user has raised it
 <group>/cancel.json        no further job starts
 ```
-A decision is based on all earlier ones, and a conditional put makes it the next decision or discards it. So
-several `bai` processes that run a group at the same time neither exceed its bounds nor start a job twice. A
-killed process leaves nothing to repair, because a job's id is known before its start, and starting the same
-id again does not start a second job.
+A decision is based on all earlier decisions. A conditional put makes a decision the next entry of the ledger,
+or fails if another process has made that entry. So several `bai` processes that run a group at the same time
+neither exceed its bounds nor start a job twice. A killed process leaves nothing to repair, because a job's id
+is known before its start, and starting the same id again does not start a second job.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Decision:
     hourly: Number | None = None
     """Cost of all of the job's machines (USD per hour); None if unknown."""
     refused: Text | None = None
-    """Reason why the job was not started; None if it may run."""
+    """Reason why the job was not started; None if the job may run."""
     exit_code: Count = 0
     """Exit code for the refusal."""
 
@@ -91,7 +91,7 @@ class GroupRecord:
 
     @property
     def left_out(self) -> list[Path]:
-        """Folders that are left out of the scripts of the group's jobs: that of the store."""
+        """Folders that are left out of the scripts of the group's jobs: only the store's folder."""
         return [] if self.store.folder is None else [self.store.folder]
 
     def job(self, job_id: str) -> JobRecord:
@@ -146,8 +146,8 @@ class GroupRecord:
         return plan
 
     def decisions(self, known: Collection[Decision] = ()) -> list[Decision]:
-        """Return the entries of the ledger. known: its first entries, which are not read again. Raises
-        RecordError, StoreError."""
+        """Return the entries of the ledger. known: the ledger's first entries, which are not read again.
+        Raises RecordError, StoreError."""
         found = list(known)
         for each in self.store.find(self._record.key(_STARTS))[len(found) :]:
             table = self._record.read_listed(each.key)
@@ -164,7 +164,7 @@ class GroupRecord:
         return there.get("by") == decision.by
 
     def cancel(self) -> bool:
-        """Record that no further job may start; return False if that was already requested."""
+        """Record that no further job may start; return False if the end was already requested."""
         return self._record.cancel(by="bai cancel")
 
     def cancelled(self) -> bool:
@@ -181,24 +181,24 @@ def new_decision(job: MatrixJob, **values: float | str | None) -> Decision:
 
 
 def find_group(stores: Iterable[JobStore], name: str) -> GroupRecord | None:
-    """Return the group with this id from the first of the stores that contains it; None if no store does.
-    Raises StoreError."""
+    """Return the group with this id from the first of the stores that contains the group; None if no store
+    contains it. Raises StoreError."""
     groups = (GroupRecord(store, name) for store in stores if is_job_id(name))
     return next((each for each in groups if each.exists()), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupState:
-    """The state of a group, computed from the ledger and the ended jobs. No I/O."""
+    """The state of a group, computed from the ledger and the ended jobs. The methods do no I/O."""
 
     plan: GroupPlan
     decisions: Collection[Decision]
     ended: Mapping[str, float | None] = field(default_factory=dict)
-    """Ended jobs → cost (USD); None if the cost is unknown, so that the maximum counts."""
+    """Ended job → cost (USD); None if the cost is unknown, so that the maximum cost counts."""
 
     @property
     def last(self) -> dict[str, Decision]:
-        """The last decision on each job."""
+        """Job → last decision on the job."""
         return {each.job_id: each for each in self.decisions}
 
     @property
@@ -211,14 +211,14 @@ class GroupState:
         return [job_id for job_id in self.started if job_id not in self.ended]
 
     def pending(self, again: Collection[str] = ()) -> list[MatrixJob]:
-        """Return the jobs that are still to be started, in their order. again: refused jobs that are tried
-        again."""
+        """Return the jobs that are still to be started, in the plan's order. again: refused jobs that are
+        tried again."""
         last = self.last
         return [job for job in self.plan.jobs if job.job_id not in last or job.job_id in again]
 
     def committed(self, *, without: str | None = None) -> float:
-        """Return the cost of the ended jobs plus the maximum cost of the others (USD). without: a job that is
-        not counted."""
+        """Return the cost of the ended jobs plus the maximum cost of the other started jobs (USD). without: a
+        job that is not counted."""
         return sum(self.cost(job_id) or 0.0 for job_id in self.started if job_id != without)
 
     def cost(self, job_id: str) -> float | None:
@@ -227,7 +227,7 @@ class GroupState:
         return known if known is not None else self.started[job_id].bound
 
     def over_cost(self, job: MatrixJob, bound: float | None) -> str | None:
-        """Return the reason why a job with this maximum cost must not start; None if it may."""
+        """Return the reason why a job with this maximum cost must not start; None if the job may start."""
         most = self.plan.max_cost
         if most is None:
             return None

@@ -30,11 +30,11 @@ from executor.records.series_lines import labelled
 from executor.records.statistics import Measurements
 
 _PORTION = 64
-"""Number of jobs that are read together if only some jobs are wanted."""
+"""Number of jobs that are read in one step if only some jobs are wanted."""
 _LAST_RECORDS = 2**18
 """Number of bytes at the end of a node's records that are searched for the last values."""
 _GLANCE_BYTES = 32 * 2**20
-"""Maximum size of a job's records up to which all are read for an overview (bytes)."""
+"""Maximum size of a job's records (bytes) up to which an overview reads all records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +54,14 @@ class ListedJob:
     headlines: Mapping[str, HeadlineValue] = field(default_factory=dict)
     """The headline of each metric, for a job that has ended."""
     bounds: Mapping[str, float] = field(default_factory=dict)
-    """Upper bounds for those headlines of peak memory that are not exact, by the same names."""
+    """Upper bounds for the headlines of peak memory that are not exact, by the same names as `headlines`."""
     dollars: float | None = None
     """Approximate cost of the job's machines (USD); None unless the configuration contains the type's
     price."""
 
     @property
     def group(self) -> str | None:
-        """The group that the job belongs to; None if there is none."""
+        """The group that the job belongs to; None if the job belongs to no group."""
         return group_of(self.status.job_id) if MATRIX in self.set else None
 
     def as_table(self) -> dict[str, Any]:
@@ -89,14 +89,15 @@ class JobFilter:
 
     labels: Mapping[str, str] = field(default_factory=dict)
     statuses: Collection[str] = ()
-    """Accepted statuses ("RUNNING") or outcomes ("failed"), in upper or lower case; empty: all."""
+    """Accepted statuses ("RUNNING") or outcomes ("failed"), in upper or lower case; if empty, all are
+    accepted."""
     since: int | None = None
-    """Only jobs that were started at this time (ms UTC) or later; None: no limit."""
+    """Only jobs that were started at this time (ms UTC) or later are listed; None if there is no limit."""
     group: str | None = None
-    """Only jobs of this group."""
+    """Only jobs of this group are listed; None if there is no limit."""
 
     def may_take(self, job: StartedJob) -> bool:
-        """Return whether a job may match the filter, judged only by its id, start and end."""
+        """Return whether a job may match the filter, judged only by the job's id, start and end."""
         if self.group is not None and group_of(job.job_id) != self.group:
             return False
         if self.since is not None and job.started < self.since:
@@ -138,9 +139,10 @@ def listed(
     only: JobFilter = EVERY_JOB,
     prices: Callable[[], Mapping[str, float]] = dict,
 ) -> Listing:
-    """Return the newest `count` jobs of all stores; an unreachable store is reported in `troubles`.
+    """Return the newest `count` jobs of all stores; errors of unreachable stores are in `troubles`.
 
-    prices: returns instance type → USD per hour; called only if there are jobs on other machines.
+    prices: function that returns instance type → USD per hour; called only if there are jobs on other
+    machines.
     """
     found: list[ListedJob] = []
     places, troubles = [], []
@@ -169,7 +171,7 @@ def _listed(
     # The jobs are read in parallel, up to the limit.
     portion = len(records) if count is None else max(count, 1 if only == EVERY_JOB else _PORTION)
     found: list[ListedJob] = []
-    # A backend without jobs is also called, because it then does what is due for machines without a record.
+    # A backend without jobs is also called, because the call does what is due for machines without a record.
     for begin in range(0, max(1, len(records)), max(1, portion)):
         found += filter(only.takes, _described(store, records[begin : begin + portion], backends, prices))
         if count is not None and len(found) >= count:
@@ -205,7 +207,7 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
     try:
         job = record.job()
     except (DescriptorError, RecordError):
-        # A broken record, or one of another version, must not hide the other jobs.
+        # A broken record, or a record of another version, must not hide the other jobs.
         return ListedJob(status=status)
     argv = job.benchmark.argv
     arms = tuple(arm.name for arm in job.repeat.arms) if job.repeat is not None else ()
@@ -225,7 +227,7 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
 
 
 def _headlines(record: JobRecord, job: Job) -> tuple[Mapping[str, HeadlineValue], dict[str, float]]:
-    """Return the headlines in a job's result, and the upper bounds of those that are not exact."""
+    """Return the headlines in a job's result, and the upper bounds of headlines that are not exact."""
     try:
         result = result_of(record)
     except RecordError:
@@ -250,7 +252,7 @@ def _dollars(record: JobRecord, status: JobStatus, job: Job, prices: Mapping[str
 
 def _mean_price(requests: Sequence[object], prices: Mapping[str, float]) -> float | None:
     """Return the mean price of the machines of these requests (USD per hour). A client and its server run for
-    the same time, so both count equally."""
+    the same time, so both machines count equally."""
     kinds = [str(each.get("InstanceType")) for each in requests if isinstance(each, dict)]
     known = [prices[each] for each in kinds if each in prices]
     return sum(known) / len(known) if known and len(known) == len(kinds) else None
@@ -274,8 +276,8 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def measurements_of(record: JobRecord) -> Measurements | None:
-    """Return the statistics of all records of a job; None if there are too many for an overview. Raises
-    StoreError."""
+    """Return the statistics of all records of a job; None if the job has too many records for an overview.
+    Raises StoreError."""
     nodes = node_records(record)
     if sum(node.size("metrics") for node in nodes) > _GLANCE_BYTES:
         return None
@@ -299,8 +301,8 @@ def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int |
     """Return the total time for which the machines of a job were on (seconds). Raises StoreError,
     RecordError.
 
-    seconds: duration of the job. ended: end of the job (ms UTC); None if it still runs. A machine of an
-    elastic job counts from its launch until its last sign of life, or until it was replaced.
+    seconds: duration of the job. ended: end of the job (ms UTC); None if the job still runs. A machine of an
+    elastic job counts from its launch until its last heartbeat, or until the machine was replaced.
     """
     if not job.is_elastic:
         return job.strategy.nodes * seconds
@@ -320,8 +322,8 @@ def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int |
 
 
 def _machines(record: JobRecord, attempt: int) -> list[tuple[int, LaunchedMachines]]:
-    """Return the machines of each launch that EC2 accepted, with the time of the launch (ms UTC). It is 0 for
-    the first launch, which stands for the job's start."""
+    """Return the machines of each launch that EC2 accepted, with the time of the launch (ms UTC). The first
+    launch has the time 0, which stands for the job's start."""
     found = []
     for seen in launches_seen(record, attempt):
         launched = launched_machines(record, attempt, seen.number) if seen.decided is not None else None

@@ -40,7 +40,7 @@ def job_ids(store: JobStore) -> list[str]:
 
 def job_names(store: JobStore) -> list[str]:
     """Return the names of folders that may be jobs. Raises StoreError."""
-    # Other names are ignored, because ids are printed, completed in shells and used in paths.
+    # Names of any other form are ignored, because ids are printed, completed in shells and used in paths.
     return [name for name in store.folders("") if is_job_id(name)]
 
 
@@ -79,7 +79,7 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
     """Return the job that `name` stands for: its id, a unique beginning of its id, "last", or "last:NAME".
     Raises UsageError, GroupNamedError, StoreError.
 
-    Earlier stores come first. An unreachable store is an error only if the others do not have the job.
+    Earlier stores come first. An unreachable store is an error only if no other store has the job.
     """
     found, opened, failed = _with_id(stores, name)
     if found is not None:
@@ -102,8 +102,8 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
 def _with_id(
     stores: Iterable[JobStore], job_id: str
 ) -> tuple[JobRecord | None, list[JobStore], BaiError | None]:
-    """Return the job with this id, or None; the stores that do not have it; and the error of the next,
-    unreachable store. If the first store is unreachable, its error is raised.
+    """Return the job with this id, or None; the stores that do not have the job; and the error of the next
+    store, if that store is unreachable. If the first store is unreachable, its error is raised.
     """
     opened: list[JobStore] = []
     try:
@@ -120,7 +120,7 @@ def _with_id(
 
 
 def _every(stores: Iterable[JobStore], failed: BaiError | None) -> tuple[list[JobRecord], BaiError | None]:
-    """Return the jobs of all stores that can be read, and the first error."""
+    """Return the jobs of all stores that can be read, and the first error of a store."""
     every: list[JobRecord] = []
     for store in stores:
         try:
@@ -192,7 +192,7 @@ def _first(
     for each in jobs:
         try:
             identity = each.job().job
-        except RecordError:  # `bai list` reports such a job
+        except RecordError:  # `bai list` reports such a job.
             continue
         if matches(identity):
             return each, list(values)
@@ -216,7 +216,8 @@ def _has_descriptor(folder: Path, job_id: str) -> bool:
 
 
 def _ended(folder: Path, record: JobRecord) -> StartedJob | None:
-    """Return a job's outcome and start; None if the result lacks one of them, or if this is not a job."""
+    """Return a job's outcome and start; None if the result lacks the outcome or the start, or if the folder
+    is not a job."""
     if not _has_descriptor(folder, record.job_id):
         return None
     try:

@@ -28,7 +28,7 @@ from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 
 @dataclass(frozen=True)
 class Pruned:
-    """A job, or a virtual environment, that was deleted, or would be."""
+    """A job, or a virtual environment, that was deleted, or would be deleted without the dry run."""
 
     job_id: str
     """Id of the job, or key of the virtual environment."""
@@ -47,9 +47,9 @@ def prune_jobs(
 ) -> Iterator[Pruned]:
     """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs or may run
     is not deleted. Drafts of killed submissions, and old groups without jobs, are also deleted. keep: labels;
-    a job with one of them is not deleted. left: called with the reason if a job is not deleted because its
-    end is unknown, or because it is only a link. on_failure: called if a job could not be deleted; the other
-    jobs are still deleted.
+    a job with any of these labels is not deleted. left: called with the reason if a job is not deleted
+    because its end is unknown, or because the job's folder is only a link. on_failure: called if a job could
+    not be deleted; the other jobs are still deleted.
     """
     check_own(store.folder)
     if not dry_run:
@@ -146,10 +146,10 @@ def prune_venvs(
 
 def disk_usage(folder: Path) -> int:
     """Return the number of bytes that deleting `folder` frees. A file with several hard links counts once,
-    and only if all links are in the folder."""
+    and counts only if all links are in the folder."""
     names: Counter[tuple[int, int]] = Counter()
     total = 0
-    with suppress(OSError):  # files that disappear meanwhile or cannot be read are not counted
+    with suppress(OSError):  # Files that disappear during the count or cannot be read are not counted.
         for path in (folder, *folder.rglob("*")):
             with suppress(OSError):
                 status = path.lstat()

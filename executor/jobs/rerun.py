@@ -45,11 +45,11 @@ class Rerun:
 
     record: JobRecord
     option: str
-    """Option that error messages name, for example "--like"."""
+    """Command-line option that error messages name, for example "--like"."""
     stack: ExitStack
-    """Stack that removes fetched scripts when it is closed."""
+    """Stack that removes fetched scripts when the stack is closed."""
     open_store: Callable[[str], JobStore]
-    """Opens the store at an address."""
+    """Function that opens the store at an address."""
 
     def request(self, overrides: Sequence[Override] = (), *, takes_scripts: bool = True) -> JobRequest:
         """Return a request for the same run: the same descriptor, scripts, arguments and `--set`.
@@ -77,7 +77,7 @@ class Rerun:
             kept = tuple(each for each in again.overrides if each.path not in REPOSITORY)
             again = replace(again, overrides=kept)
         digest = request.scripts_sha256
-        # With `--script`, these keys do not affect what runs.
+        # If the user gives `--script`, these keys do not affect what runs.
         named_anew = again.script is None and any(
             overlap(each.path, place) for each in overrides for place in (*OTHER_SCRIPTS, *REPOSITORY)
         )
@@ -86,8 +86,8 @@ class Rerun:
         return self._with_scripts(again, digest)
 
     def _with_scripts(self, again: JobRequest, digest: str) -> JobRequest:
-        """Return the request with scripts of this checksum: the original ones if they are unchanged,
-        otherwise the job's copy with its commit."""
+        """Return the request with scripts of this checksum: the original scripts if they are unchanged,
+        otherwise the job's copy of the scripts with its commit."""
         record = self.record
         with_copy = replace(again, of_copy=True, git=record.job().git)
         leave_out = [record.store.folder] if record.store.folder is not None else []
@@ -119,14 +119,14 @@ class Rerun:
                 except (StoreError, PullError, ScriptsError, OSError) as error:
                     where = f"and those that the job used cannot be had: {error}"
         if again.script is None and text_at(_script_table(again), "git"):
-            return again  # the saved request contains their commit
+            return again  # The saved request contains the commit of the scripts.
         raise self._error(
             f"its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
         )
 
     def _fetched(self, source: Source, digest: str) -> Path:
-        """Fetch the scripts that a job on other machines used, and return them. Raises StoreError, PullError,
-        ScriptsError, OSError."""
+        """Fetch the scripts that a job on other machines used, and return the fetched scripts. Raises
+        StoreError, PullError, ScriptsError, OSError."""
         folder = scratch_folder(_SCRATCH, stack=self.stack)
         scripts = _fetch_scripts(source, folder, open_store=self.open_store)
         if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
@@ -146,14 +146,14 @@ def from_checkpoint(record: JobRecord) -> Sequence[Override]:
             f"--resume {record.job_id}: the job has no [checkpoint], so none was kept; --like {record.job_id} runs it from the beginning"
         )
     values = [f"{CHECKPOINT_KEY}=job:{record.job_id}"]
-    if job.strategy.is_supervised:  # the descriptor need not contain the table
+    if job.strategy.is_supervised:  # The descriptor need not contain the table.
         values.append(f"checkpoint.path={job.checkpoint.path}")
     return read_overrides(values)
 
 
 def goes_on_from(record: JobRecord, name: str) -> bool:
-    """Return whether a job began from the checkpoint of a job that `name` may stand for: its id, the
-    beginning of its id, or "last"."""
+    """Return whether a job began from the checkpoint of a job that `name` may stand for. `name` is an id, the
+    beginning of an id, or "last"."""
     job = record.job()
     start = "" if name in (LAST, f"{LAST}:{job.job.name}") else name
     return job.set.get(CHECKPOINT_KEY, "").startswith(f"job:{start}")
@@ -181,8 +181,8 @@ def _origin(again: JobRequest) -> ScriptsOrigin | None:
 
 
 def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
-    """Return the request with the scripts' folder `scripts`. A request with `--script` gets the only member
-    of this folder."""
+    """Return the request with the scripts' folder `scripts`. A request with `--script` gets the only file in
+    this folder."""
     if again.script is not None:
         return replace(again, script=scripts / again.script.name)
     return replace(again, scripts=scripts)
@@ -191,8 +191,9 @@ def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
 def _fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], JobStore]) -> Path:
     """Download the scripts of `source`, an object in a bucket, into the empty `folder`; return their path.
 
-    They are pulled as by an agent, which checks their SHA-256 and does not write outside of the folder.
-    open_store: opens the store at an address of the bucket. Raises StoreError, PullError.
+    The scripts are pulled as an agent pulls them: their SHA-256 is checked, and nothing is written outside of
+    the folder. open_store: function that opens the store at an address of the bucket. Raises StoreError,
+    PullError.
     """
     if source.sha256 is None or source.size is None:
         raise PullError(f"{source.src}: the job's record lacks its checksum or its size")
@@ -212,11 +213,12 @@ def _fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], 
 
 
 def pull_scripts(source: Source, folder: Path, *, deadline: float | None = None) -> Path:
-    """Pull scripts into a new folder in `folder`, as an agent does; return its path. Raises PullError.
+    """Pull scripts into a new folder in `folder`, as an agent does; return the path of the new folder. Raises
+    PullError.
 
-    deadline: by `time.monotonic()`; None: ten minutes from now.
+    deadline: a time of `time.monotonic()`; if None, ten minutes from now.
     """
-    # Imported here because the scripts of most jobs are in a folder of this machine.
+    # The modules are imported here because the scripts of most jobs are in a folder of this machine.
     from bai_agent.pull.journal import file_journal, folder_journal
     from bai_agent.pull.sources import pull
 

@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 
 _SCRATCH = ".bai-scripts-"
 _COPIES = 4
-"""Maximum number of copies of scripts at a time. Each may have up to 8 GiB."""
+"""Maximum number of copies of scripts at a time. Each copy may have up to 8 GiB."""
 
 
 class FetchedScripts(ExitStack):
     """Scripts fetched from repositories and buckets, so that all jobs of a group get the same files. The most
-    recent copies exist until the context ends. Older ones are removed, and fetched again for a job that needs
-    them. Incomplete copies are removed at once."""
+    recent copies exist until the context ends. Older copies are removed, and fetched again for a job that
+    needs such a copy. Incomplete copies are removed at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._commits: dict[tuple[str, str | None], str] = {}
-        """By address, and branch or commit."""
+        """Commits, by address of the repository and by branch or commit."""
         self._copies: dict[tuple[str | None, ...], tuple[Any, ExitStack]] = {}
-        """By address, and for a repository by commit and folder; the last used one is last."""
+        """Copies, by address, and for a repository also by commit and folder. The copy that was used last
+        comes last."""
 
     def of_commit(self, script: Script, ref: str | None) -> GitFiles:
         """Return the files of the commit that `ref` names. Raises UsageError."""
@@ -59,7 +60,7 @@ class FetchedScripts(ExitStack):
             self._commits[address, ref] = files.commit
             copy = self._copies.pop(key)
             if same := self._copies.pop((address, files.commit, folder), None):
-                same[1].close()  # another branch or tag names the same commit
+                same[1].close()  # Another branch or tag names the same commit.
             self._copies[address, files.commit, folder] = copy
             _check_requirements(script, files.folder)
         except UsageError as error:
@@ -79,14 +80,14 @@ class FetchedScripts(ExitStack):
             _check_requirements(script, folder)
         except UsageError as error:
             raise UsageError(f'ml.script.script: "{address}": {error}') from error
-        except PullError as error:  # the message already contains the address
+        except PullError as error:  # The message already contains the address.
             raise UsageError(f"ml.script.script: {error}") from error
         except OSError as error:
             raise UsageError(f"ml.script.script: {error.filename or address}: {error.strerror}") from error
         return folder
 
     def _copy(self, key: tuple[str | None, ...], bring: Callable[[Path], Any]) -> Any:
-        """Return the copy for `key`. If there is none, `bring` fills a new folder. Raises OSError and the
+        """Return the copy for `key`. If there is no copy, `bring` fills a new folder. Raises OSError and the
         errors of `bring`."""
         if key not in self._copies:
             while len(self._copies) >= _COPIES:
@@ -109,9 +110,10 @@ def resolved_request(
     """Return the request and its descriptor, with references replaced by single jobs and by the files of one
     commit.
 
-    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same ones.
-    job_id: the id that the user gave; if that job exists, its record contains what was meant. fetched: owner
-    of the fetched files; None: they exist until the `with` block ends. Raises UsageError, StoreError.
+    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same jobs
+    and the same commit. job_id: the id that the user gave; if a job with this id exists, its record contains
+    what the references meant. fetched: owner of the fetched files; if None, the files exist until the `with`
+    block ends. Raises UsageError, StoreError.
     """
     with FetchedScripts() as own:
         job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
@@ -129,8 +131,8 @@ def fetched_digest(
     fetched: FetchedScripts,
     leave_out: Sequence[Path] = (),
 ) -> str | None:
-    """Return the checksum of a request's scripts, which are fetched if necessary; None if it has no scripts.
-    Raises UsageError, ScriptsError."""
+    """Return the checksum of a request's scripts, which are fetched if necessary; None if the request has no
+    scripts. Raises UsageError, ScriptsError."""
     found = _with_scripts(job_request, descriptor, fetched)
     with _naming_the_repository(found, descriptor):
         return digest_of(found, descriptor, leave_out)
@@ -138,7 +140,7 @@ def fetched_digest(
 
 @contextmanager
 def _naming_the_repository(job_request: JobRequest, descriptor: Descriptor) -> Iterator[None]:
-    """Name the repository in errors about its files, because these are in a temporary folder."""
+    """Name the repository in errors about its files, because the files are in a temporary folder."""
     script, folder = descriptor.ml.script, job_request.scripts
     try:
         yield
@@ -161,10 +163,10 @@ def _with_scripts(
     """Return the request, with scripts from a repository or a bucket fetched to this machine. Raises
     UsageError.
 
-    before: returns the job of the same id, if it was submitted before.
+    before: function that returns the job of the same id, if that job was submitted before.
     """
     if job_request.script is not None or job_request.scripts is not None:
-        return job_request  # the request already has scripts that replace the descriptor's
+        return job_request  # The request already has scripts that replace the descriptor's scripts.
     job_request = _use_commit(job_request, descriptor, fetched, before)
     script = descriptor.ml.script
     if script is None or not is_stored(script) or _is_varied(descriptor):
@@ -180,7 +182,7 @@ def _use_commit(
     script = _repository(descriptor)
     if script is None:
         return job_request
-    # Imported here because few jobs have their scripts in a repository.
+    # The modules are imported here because few jobs have their scripts in a repository.
     from executor.planning.git_fetch import COMMIT
 
     scripts_vary = _is_varied(descriptor)
@@ -203,7 +205,8 @@ def _use_commit(
 
 
 def _repository(descriptor: Descriptor) -> Script | None:
-    """Return the table that names the repository of a request; None if there is none. Raises UsageError."""
+    """Return the table that names the repository of a request; None if there is no such table. Raises
+    UsageError."""
     if any(arm.script is not None and arm.script.git is not None for arm in file_arms(descriptor)):
         raise UsageError(
             "ml.script.git: files that are compared in one job cannot have repositories of their own; compare commits with "
@@ -217,8 +220,8 @@ def _repository(descriptor: Descriptor) -> Script | None:
 
 
 def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
-    """Return the commit that the existing job of this id got by the same branch or tag, which may have moved;
-    otherwise `ref`. branch: `ref` if it is a branch or a tag, otherwise "".
+    """Return the commit that the existing job of this id got from the same branch or tag, which may have
+    moved. If no such job exists, return `ref`. branch: `ref` if it is a branch or a tag, otherwise "".
     """
     if (
         before is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bai_agent.light_dataclass import dataclass
 from executor.backends import Backends
 
-# Imported in functions because `bai --help` loads this module.
+# These modules are imported in functions because `bai --help` loads this module.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from bai_agent.job.store import JobStore
@@ -48,14 +48,14 @@ class JobScope:
         yield from self.backends.stores(named)
 
     def find(self, name: str) -> JobRecord:
-        """Return the job that `name` stands for: its id, a unique beginning of its id, or "last". Raises
-        UsageError, StoreError."""
+        """Return the job that `name` stands for. `name` is an id, a unique beginning of an id, or "last".
+        Raises UsageError, StoreError."""
         from executor.jobs.job_lookup import find_job
 
         return find_job(self.stores(), name)
 
     def with_id(self, job_id: str) -> JobRecord | None:
-        """Return the job of this id; None if there is none. Raises UsageError, StoreError."""
+        """Return the job of this id; None if there is no such job. Raises UsageError, StoreError."""
         from bai_agent.job.record import JobRecord
 
         records = (JobRecord(store, job_id) for store in self.stores())

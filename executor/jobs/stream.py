@@ -42,9 +42,10 @@ def pieces_of_nodes(
     NoResultError.
 
     Without `follow`, the nodes are read one after the other; with `follow`, content is yielded as it arrives,
-    until the job has ended. positions: where to begin, by rank. If a log is truncated meanwhile,
+    until the job has ended. positions: where to begin, by rank. If a log is truncated while it is read,
     `on_truncated` is called, and the log is read from its start again. `on_status` is called if a remote
-    store cannot be reached for a while. again: lists the nodes before each read, if others may join.
+    store cannot be reached for a while. again: function that lists the nodes before each read, if further
+    nodes may join.
     """
     source = _NodeStreams(nodes, stream, positions, in_turn=follow, again=again)
     return _pieces_of(
@@ -69,8 +70,8 @@ def pieces_of_leads(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the log of whichever node of an elastic job has rank 0, as `pieces_of_nodes` does.
 
-    lines: begin with this number of last lines of the newest such node; None: all lines of all. on_lead:
-    called before the part of another node.
+    lines: begin with this number of lines at the end of the newest such node's log; if None, all lines of all
+    nodes are yielded. on_lead: called before the part of another node.
     """
     source = _LeadLogs(record, lines=lines, on_lead=on_lead)
     return _pieces_of(
@@ -105,8 +106,8 @@ def _pieces_of(
     reach = RetryWindow(far=follow and not near)
     while True:
         try:
-            # Checked before the stream is read, so that this read gets everything that was written before the
-            # end.
+            # The job's end is checked before the stream is read, so that this read gets everything that was
+            # written before the end.
             over = not follow or result_of(record) is not None
             for rank, piece in source.new_pieces():
                 yield rank, piece
@@ -204,8 +205,8 @@ class _LeadLogs:
 
 
 def _check_alive(record: JobRecord, backend: Backend) -> None:
-    """Raise DeadAgentError or NoResultError if no process writes any more. If the machines of a job are gone,
-    the backend writes the job's result."""
+    """Raise DeadAgentError or NoResultError if no process writes to the streams any more. If the machines of
+    a job are gone, the backend writes the job's result."""
     now = backend.status(record)
     if now.status in NO_RESULT:
         raise NoResultError(str(now.machine).removesuffix("."))
@@ -244,7 +245,7 @@ class _WholeLines:
         self._rest = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the lines that are complete now. Raises RecordError."""
+        """Return the lines that are complete after `piece` was added. Raises RecordError."""
         whole, newline, after = piece.rpartition(b"\n")
         if newline:
             lines, self._rest = self._rest + whole + newline, after
@@ -258,8 +259,8 @@ class _WholeLines:
 
 
 def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
-    """Yield the output of one run of a `[repeat]` job, up to now if it still runs. Raises UsageError,
-    StoreError."""
+    """Yield the output of one run of a `[repeat]` job, up to now if the run is still in progress. Raises
+    UsageError, StoreError."""
     runs = repeats_of(node).measured
     if not 0 <= number < len(runs):
         known = f"it has those from 0 to {len(runs) - 1}" if runs else "none has begun"
@@ -274,7 +275,7 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
 
 
 def _log_between(node: NodeRecord, position: int, end: int | None) -> Iterator[bytes]:
-    """Yield a part of a node's log. end: None: up to the current end."""
+    """Yield a part of a node's log. end: if None, the part reaches to the current end of the log."""
     while end is None or position < end:
         piece = node.read("log", position, limit=PIECE if end is None else min(PIECE, end - position))
         if not piece:
@@ -291,7 +292,7 @@ def position_of_last_lines(node: NodeRecord, count: int) -> int:
         start = max(0, position - PIECE)
         content = node.read("log", start, limit=position - start)
         at = len(content)
-        # A newline at the very end belongs to the last line, and does not begin another one.
+        # A newline at the very end belongs to the last line, and does not begin another line.
         if position == end and content.endswith(b"\n"):
             at -= 1
         while (at := content.rfind(b"\n", 0, at)) >= 0:

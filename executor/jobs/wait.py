@@ -1,4 +1,5 @@
-"""Waits for the end of a job, wherever it runs, even if its store cannot be reached for a while."""
+"""Waits for the end of a job, wherever the job runs, even if the job's store cannot be reached for a
+while."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class RetryWindow:
     """Decides whether requests to an unreachable store are retried, for a user who waits for a job."""
 
     def __init__(self, *, far: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """far: whether the store is remote; a failure of a folder on this machine would be permanent."""
+        """far: whether the store is remote. Requests to a folder on this machine are not retried, because its
+        failures are permanent."""
         self._far = far
         self._clock = clock
         self._reached = clock()
@@ -36,8 +38,8 @@ class RetryWindow:
         self._reached = self._clock()
 
     def failed(self, error: StoreError) -> str:
-        """Return a message to show before the request is retried. Raises `error` if a retry would not help
-        any more."""
+        """Return a message to show before a failed request is retried. Raises `error` if a retry would not
+        help any more."""
         if not self._far or not may_pass(error) or self._clock() - self._reached > _TRY_FOR_S:
             raise error
         return f"{error}; trying again"
@@ -50,9 +52,10 @@ def wait_for_end(
     timeout_s: float | None = None,
     on_status: Callable[[str], None] = lambda sentence: None,
 ) -> JobStatus:
-    """Wait until a job has ended, or until its result can no longer be written; return its status. timeout_s:
-    seconds; None: as long as the job runs, which the job's own limits bound. on_status: called if the store
-    cannot be reached for a while. Raises StillGoesOnError, StoreError.
+    """Wait until a job has ended, or until its result can no longer be written; return the job's status.
+    timeout_s: maximum waiting time (seconds); None to wait as long as the job runs, which the job's own
+    limits bound. on_status: called if the store cannot be reached for a while. Raises StillGoesOnError,
+    StoreError.
     """
     latest = time.monotonic() + timeout_s if timeout_s is not None else None
     now = backend.status(record)
