@@ -1,6 +1,6 @@
 """Decides which values of a job count in figures. Values of a failed run do not count. A peak memory is only
-a bound if it cannot be distinguished from that of the shim, because processes are forked from the shim, and
-the kernel continues its count."""
+a bound if it cannot be distinguished from the shim's peak, because processes are forked from the shim, and
+the kernel continues the shim's count."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from executor.records.reading import result_of
 
 REPEATS = "repeats.jsonl"
 LEAST = 10 * 2**20
-"""Minimum size of a shim (bytes), used until its record exists."""
+"""Minimum size of a shim (bytes), used until the record of the shim's size exists."""
 _SPREAD = 1.05
-"""Tolerance for the count of a process before it became the command, which may be slightly more or less than
-the shim's final peak."""
+"""Tolerance for the peak of a process before it became the command. That peak may be slightly more or less
+than the shim's final peak."""
 RUN_FACT = "bai_run_peak_memory_bytes"
 """The metric that each run has by default."""
 
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
-    """Return the smallest measurable peak memory of a job's processes (bytes). A lower peak is only a
-    bound."""
+    """Return the smallest measurable peak memory of a job's processes (bytes). If a measured peak is lower,
+    only this upper bound of the true peak is known."""
     shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
     return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
 
@@ -41,8 +41,8 @@ def memory_floor_in(record: JobRecord) -> int:
 def headline_floors(
     job: Job, headlines: Mapping[str, HeadlineValue], usage: Sequence[OwnUsage] | None
 ) -> dict[str, float]:
-    """Return the bounds of those headlines that are only bounds, by name with labels. usage: that of the
-    job's own programs."""
+    """Return the bounds of headlines that are only bounds, by name with labels. usage: the usage of bai's own
+    programs in the job."""
     metrics = {metric.name: metric for metric in job.metrics}
     memory = memory_floor(usage)
     floors = {name: floor_of(metrics.get(each.name or name), memory) for name, each in headlines.items()}
@@ -75,7 +75,8 @@ def failed_of(result: JobResult) -> frozenset[int]:
 
 
 def repeats_of(node: NodeRecord) -> RepeatedRuns:
-    """Return the beginnings and ends of a job's runs; empty without `[repeat]`. Raises StoreError."""
+    """Return the beginnings and ends of a job's runs; empty if the job has no `[repeat]`. Raises
+    StoreError."""
     runs = RepeatedRuns()
     runs.add(repeat_lines(node))
     return runs

@@ -12,7 +12,7 @@ from bai_agent.job.figures import deviation, mean_of
 from bai_agent.job.job_headlines import headline_of
 from bai_agent.light_dataclass import dataclass
 
-# `bai list` needs no points.
+# The points are imported for type checks only, because `bai list` needs no points.
 if TYPE_CHECKING:
     from executor.records.points import PointSeries, SeriesKey
 
@@ -41,7 +41,7 @@ class Figures:
 
 
 def figures(values: Sequence[float]) -> Figures | None:
-    """Return the figures of any number of `values`; None if there are none."""
+    """Return the figures of any number of `values`; None if there are no values."""
     if not values:
         return None
     stdev = deviation(values) if len(values) > 1 else None
@@ -80,7 +80,7 @@ def headline(series: PointSeries, metric: Metric | None, *, started: int | None 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
     """Return the values of a series without its warm-up.
 
-    started: start of the benchmark, or of this repeat (ms UTC); None: the time of the first value.
+    started: start of the benchmark, or of this repeat (ms UTC); if None, the time of the first value counts.
     """
     return series.values[warmup_count(series, metric, started=started) :]
 

@@ -1,5 +1,6 @@
-"""Repeatedly reads new content of a job's record. It reads in pieces, so that memory is bounded however much
-a benchmark prints. For an elastic job, it reads from the nodes that had rank 0, one after the other."""
+"""Repeatedly reads new content of a job's record. The content is read in pieces, so that memory is bounded
+however much a benchmark prints. For an elastic job, the nodes that had rank 0 are read one after the
+other."""
 
 from __future__ import annotations
 
@@ -30,26 +31,27 @@ _KEPT = PIECE // 4
 
 @dataclass(frozen=True)
 class News:
-    """Everything that is new since the last read."""
+    """Everything in a job's record that is new since the last read."""
 
     before: tuple[RunEvent, ...]
     """Events that happened before `log`."""
     log: bytes
-    """Unchanged output of the benchmark. It may begin and end within a line."""
+    """Unchanged output of the benchmark, which may begin and end within a line."""
     records: bytes
     """Whole lines of `metrics.jsonl`."""
     after: tuple[RunEvent, ...]
-    """Events after the benchmark's last line. They are held back until `log` has reached that line."""
+    """Events after the benchmark's last line, which are held back until `log` has reached that line."""
     truncated: bool
-    """Whether the benchmark truncated its output, so that `log` begins at its start again."""
+    """Whether the benchmark truncated its output, so that `log` begins again at the start of the output."""
     skipped: int
     """Number of bytes of output before `log` that were skipped, because too much had arrived."""
     more: bool
-    """Whether more can be read at once."""
+    """Whether more content can be read at once."""
     result: JobResult | None
     """The job's result after its end. If `more` is false, nothing follows."""
     ending: str | None = None
-    """Reason for which the coordinator of several nodes ends them; None if it does not."""
+    """Reason for which the coordinator of several nodes ends the nodes; None if the nodes are not being
+    ended."""
     lead: Lead | None = None
     """The node from which `log` and the next events come, if another node had rank 0 before; otherwise
     None."""
@@ -59,9 +61,9 @@ class JobFollower:
     """Follows a job through the records of its nodes, from the beginning or, for the log, from `log_position`
     on.
 
-    Log and events come from the first node, which decides for the job. For an elastic job they come from the
-    node with rank 0 in each generation. Records come from all nodes, with the label `rank` if there are
-    several. With `newest_only`, parts of a log that grows faster than it is read are skipped.
+    Log and events come from the first node, which decides for the job. For an elastic job log and events come
+    from the node with rank 0 in each generation. Records come from all nodes, with the label `rank` if there
+    are several. With `newest_only`, parts of a log that grows faster than it is read are skipped.
     """
 
     def __init__(
@@ -73,24 +75,25 @@ class JobFollower:
         log_position: int = 0,
         newest_only: bool = False,
     ) -> None:
-        """nodes: lists all of a job of several nodes."""
+        """nodes: function that lists all nodes of a job of several nodes."""
         self._node, self._nodes = node, nodes
         self._newest_only = newest_only
         self._log_position = log_position
         self._events = LineStream(node, "events")
         self._from_generation: int | None = None
-        """Events of this node from before it started this generation are skipped. None if none are."""
+        """Generation from which on the events of the current node are read; earlier events of the node are
+        skipped. None if no events are skipped."""
         self._metrics: dict[int, LineStream] = {}
         self._held: list[RunEvent] = []
         self._attempt = AttemptRecord(node.job, node.attempt) if nodes is not None else None
-        """True until the coordinator's order to end was seen."""
+        """Record with the coordinator's order to end the nodes; None in a job of one node."""
         self._leading = LeadingNodes(node.job, attempt=node.attempt) if is_elastic else None
         self._lead: Lead | None = None
 
     def observe(self) -> News:
         """Return everything that is new. Raises StoreError."""
-        # The end is read first, so that content written before it is in this read or, with `more`, in the
-        # next one.
+        # The job's end is read first, so that content written before the end is in this read or, with `more`,
+        # in the next read.
         result = result_of(self._node.job)
         events, more_events = self._events.read()
         before: list[RunEvent] = []
@@ -125,8 +128,8 @@ class JobFollower:
         )
 
     def _next_lead(self) -> Lead | None:
-        """Continue with the next node that has rank 0, if there is one. Return it if another node was read
-        before, otherwise None."""
+        """Continue with the next node that has rank 0, if there is such a node. Return that node if another
+        node was read before, otherwise None."""
         if self._leading is None:
             return None
         leads = self._leading.look()
@@ -144,7 +147,7 @@ class JobFollower:
         return following
 
     def _relevant(self, events: Iterable[RunEvent]) -> Iterator[RunEvent]:
-        """Yield the events of a node from the time when it got rank 0."""
+        """Yield the events of a node from the time when the node got rank 0."""
         for event in events:
             if isinstance(event, BenchmarkStartEvent) and event.generation == self._from_generation:
                 self._from_generation = None
@@ -166,7 +169,7 @@ class JobFollower:
         return None if order.finished else order.sentence
 
     def _records(self) -> tuple[bytes, bool]:
-        """Return the next records of all nodes, and whether there are more."""
+        """Return the next records of all nodes, and whether there are more records."""
         for each in [self._node] if self._nodes is None else self._nodes():
             self._metrics.setdefault(each.rank, LineStream(each, "metrics"))
         if self._nodes is None:
@@ -187,14 +190,14 @@ class JobFollower:
 
 def was_truncated(node: NodeRecord, position: int) -> bool:
     """Return whether the log has become shorter than `position`, where the last read ended."""
-    # In a bucket a log never becomes shorter, because output after a truncation is appended to the earlier
+    # A log in a bucket never becomes shorter, because output after a truncation is appended to the earlier
     # output.
     return node.job.store.folder is not None and node.size("log") < position
 
 
 def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
-    """Return the position of the last `size` bytes of a stream, moved to the start of a line if they contain
-    one."""
+    """Return the position of the last `size` bytes of a stream, moved to the start of a line if these bytes
+    contain the start of a line."""
     start = max(0, node.size(stream) - size)
     if not start:
         return 0
@@ -202,7 +205,8 @@ def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
 
 
 def benchmark_starts(node: NodeRecord) -> dict[int | None, int]:
-    """Return the starts of the benchmark (ms UTC) by repeat or generation, as far as known; None: the only run, or the first.
+    """Return the starts of the benchmark (ms UTC) by repeat or generation, as far as known. The key None
+    stands for the only run, or the first.
 
     Raises StoreError.
     """
@@ -225,7 +229,7 @@ def _comes_after_output(event: RunEvent) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """A node that has rank 0 from a generation on, until another node gets it."""
+    """A node that has rank 0 from a generation on, until another node gets rank 0."""
 
     node: int
     generation: int
@@ -238,16 +242,15 @@ class Lead:
 
 
 class LeadingNodes:
-    """Finds the nodes with rank 0 as generations begin. Finds the nodes with rank 0 as generations begin.
-    Generations that never started are skipped."""
+    """Finds the nodes with rank 0 as generations begin. Generations that never started are skipped."""
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record, self._attempt = record, AttemptRecord(record, attempt)
         self._first_members: dict[int, int | None] = {}
-        """By generation its node with rank 0; None if no benchmark runs."""
+        """Generation → its node with rank 0; None if no benchmark runs."""
         self._events: dict[int, LineStream] = {}
         self._starts: dict[int, dict[int, int]] = {}
-        """By node: the length of its log before each generation that it started."""
+        """Node → length of its log before each generation that the node started."""
 
     def look(self) -> Sequence[Lead]:
         """Return all nodes that have or had rank 0, in their order. Raises StoreError, RecordError."""
@@ -266,8 +269,8 @@ class LeadingNodes:
         return found
 
     def end(self, lead: Lead, following: Lead) -> int | None:
-        """Return the end of `lead`'s part of its node's log; None if that node started no generation from
-        `following` on."""
+        """Return the end of the part of the node's log that belongs to `lead`; None if that node started no
+        generation from `following` on."""
         self._read(lead.node)
         later = (bytes_ for each, bytes_ in self._starts[lead.node].items() if each >= following.generation)
         return min(later, default=None)

@@ -1,4 +1,4 @@
-"""The current generation of an elastic job, and its desired number of nodes."""
+"""The current generation of an elastic job, and the job's desired number of nodes."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ class GenerationStatus:
 
     number: int
     members: tuple[int, ...]
-    """Numbers of the generation's nodes, in the order of their ranks; if the job is parked, those of the
-    remaining nodes."""
+    """Numbers of the generation's nodes, in the order of their ranks; if the job is parked, the numbers of
+    the remaining nodes."""
     since: int | None
-    """Time at which the generation began or, if it has not begun, was decided."""
+    """Time at which the generation began or, if the generation has not begun, was decided."""
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
     """Time at which a parked job ends. None if the job is not parked."""
     why: str = ""
-    """Reason for the generation, for example "node 1 gave no sign of life"; empty for the first one."""
+    """Reason for the generation, for example "node 1 gave no sign of life"; empty for the first
+    generation."""
     desired: int
     least: int
     most: int
@@ -76,16 +77,17 @@ class SizeStatus:
     """The latest change of the number of nodes, for a job whose benchmark's hints may change it."""
 
     requested: int | None
-    """Number of nodes in the latest `bai scale`; None if there was none. After it, hints have no effect."""
+    """Number of nodes in the latest `bai scale`; None if no number was requested. After a request, hints have
+    no effect."""
     proposed: int | None
-    """Number of nodes in the latest proposal; None if there was none."""
+    """Number of nodes in the latest proposal; None if the benchmark proposed no number."""
     proposed_at: int | None
-    """Time of that proposal (ms UTC, the store's clock)."""
+    """Time of the latest proposal (ms UTC, the store's clock)."""
 
 
 def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
     """Return how many nodes an elastic job should have: the latest request that its range allows, otherwise
-    the latest such proposal of its benchmark. Raises StoreError."""
+    the latest allowed proposal of the benchmark. Raises StoreError."""
     for asked in (_requests(attempt, job), _proposals(attempt, job)):
         if asked:
             return asked[-1][1]
@@ -93,8 +95,8 @@ def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
 
 
 def proposed_nodes(attempt: AttemptRecord, job: Job) -> int | None:
-    """Return the number of nodes in the latest proposal; None if there is none, if a user has requested a
-    number, or if the job's end is decided. Raises StoreError."""
+    """Return the number of nodes in the latest proposal; None if there is no proposal, if a user has
+    requested a number, or if the job's end is decided. Raises StoreError."""
     proposals = _proposals(attempt, job)
     if not proposals or _requests(attempt, job) or is_ending(attempt):
         return None
@@ -136,9 +138,9 @@ def _allowed(
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
     """Return the numbers of nodes that were proposed or requested and that the range allows, in their order. Raises StoreError.
 
-    If a smaller number was replaced by another request, it counts only as far as nodes had already left.
+    A smaller number that was replaced by another request counts only as far as nodes had already left.
     """
-    # Requests come last, because proposals after a request do not count.
+    # Requests come after all proposals, because proposals after a request do not count.
     asked = [*_proposals(attempt, job), *_requests(attempt, job)]
     found: list[int] = []
     before = job.desired_nodes
@@ -214,7 +216,7 @@ def last_hints(record: JobRecord, job: Job) -> Hints | None:
 
 def size_status(record: JobRecord, job: Job) -> SizeStatus | None:
     """Return the latest change of the number of nodes of a job whose benchmark's hints may change it; None
-    for other jobs. Raises StoreError."""
+    for any other job. Raises StoreError."""
     if not job.takes_proposals:
         return None
     attempt = AttemptRecord(record, job.job.attempt)
@@ -250,7 +252,7 @@ def _status(
 
 def reason_for(decision: NextGeneration) -> str:
     """Return the reason of a decision as text, for example "node 1 gave no sign of life"."""
-    with suppress(ValueError):  # a reason of a newer version
+    with suppress(ValueError):  # A newer version of `bai` may write another reason.
         return Change(decision.why).sentence(decision.nodes)
     return decision.sentence
 

@@ -26,11 +26,11 @@ RUNNING = "running"
 
 
 def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[GenerationOutcome]:
-    """Return the generations of a job that may have several, in their order; empty for other jobs. Raises
-    StoreError, DescriptorError.
+    """Return the generations of a job that may have several generations, in their order; empty for any other
+    job. Raises StoreError, DescriptorError.
 
-    Until the job has ended, the generations have no headlines, and in a fixed job their members are the nodes
-    that have started them.
+    Until the job has ended, the generations have no headlines, and in a fixed job a generation's members are
+    the nodes that have started the generation.
     """
     if result is not None:
         return result.generations or []
@@ -50,8 +50,8 @@ def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[Gene
 
 
 def _as_decided(attempt: AttemptRecord, control: Control, each: GenerationOutcome) -> GenerationOutcome:
-    """Return a generation, completed with its leader's decision, because lost nodes have reported neither its
-    end nor its members."""
+    """Return a generation, completed with the leader's decision, because lost nodes have reported neither the
+    generation's end nor its members."""
     number = each.generation
     members = attempt.decision(number, control).members if number in control.generations else each.members
     if each.sentence or number + 1 not in control.generations:

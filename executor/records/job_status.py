@@ -14,7 +14,8 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import NextStep
 
 if TYPE_CHECKING:
-    # Imported for type checks only, so that the completion of job ids, for which a user waits, stays fast.
+    # The modules are imported for type checks only, so that the completion of job ids, for which a user
+    # waits, stays fast.
     from executor.records.generation_status import GenerationStatus
 
 
@@ -30,24 +31,24 @@ class NodeStatus:
     left: str | None = None
     """What happened to a node of an elastic job that is no longer a member: "lost in generation 1"."""
     instance_id: str | None = None
-    """Id of the node's instance; None until the node has joined, and for a node on this machine."""
+    """Id of the node's instance; None until the node has joined, and for any node on this machine."""
     address: str | None = None
     """The node's address for the other nodes; None until the node has joined."""
     phase: str | None = None
     """Phase of the node; None until its agent has started, and after its part has ended."""
     since: int | None = None
-    """Time at which the phase began."""
+    """Time at which the node's phase began."""
     last_sign: int | None = None
-    """Time of the node's last sign of life, by the store's clock."""
+    """Time of the node's last heartbeat, by the store's clock."""
     ended: int | None = None
     outcome: str | None = None
     """Value of an `Outcome`, once the node's part has ended; otherwise None."""
     sentence: str | None = None
     transports: dict[str, list[str]] | None = None
-    """Reported transports by library (for example "NCCL"); None if none were reported."""
+    """Reported transports by library (for example "NCCL"); None if no transports were reported."""
     trouble: str | None = None
-    """Mistake in the node's record, because of which some of these facts are unknown; None if there is no
-    mistake."""
+    """Mistake in the node's record, because of which some facts about the node are unknown; None if there is
+    no mistake."""
 
     def as_table(self) -> dict[str, Any]:
         """Return all fields as JSON values. Keys of elastic jobs are left out if unknown."""
@@ -64,7 +65,7 @@ class JobStatus:
 
     job_id: str
     status: str
-    """A `Status`, or one of the texts below."""
+    """A `Status`, or one of the texts that this module defines as constants."""
     phase: str | None = None
     since: int | None = None
     """Beginning of the phase, or of the state after the last phase."""
@@ -76,20 +77,21 @@ class JobStatus:
     exit_code: int | None = None
     sentence: str | None = None
     agent_alive: bool | None = None
-    """Whether the job's agent is alive; None if that cannot be observed from here."""
+    """Whether the job's agent is alive; None if this machine cannot observe the agent."""
     last_words: str | None = None
     """The end of a dead agent's log."""
     benchmark_alive: bool | None = None
     """Whether any process of the benchmark still runs although the agent is dead."""
     benchmark_watched: bool | None = None
-    """Whether the shim of that benchmark still runs, so that the benchmark's end will be recorded."""
+    """Whether the shim of a dead agent's benchmark still runs, so that the benchmark's end will be
+    recorded."""
     cancelling: bool = False
     where: str
     """Name of the backend that runs the job, for example "local" for this machine."""
     warnings: tuple[str, ...] = ()
     """Warnings of the job's agent, while there is no result."""
     restarts: str | None = None
-    """Number of restarts and reason of the last one, while there is no result; None if the job was not
+    """Number of restarts and reason of the last restart, while there is no result; None if the job was not
     restarted."""
     machine: str | None = None
     """A sentence about the job's machines."""
@@ -108,7 +110,7 @@ class JobStatus:
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the job (seconds), up to now if it runs; None if unknown."""
+        """Duration of the job (seconds), up to now if the job runs; None if unknown."""
         if self.took is not None or self.started is None:
             return self.took
         return max(0, (self.ended or now_ms()) - self.started) / 1000
@@ -126,20 +128,20 @@ class JobStatus:
 DIED = "DIED"
 """The agent of a job on this machine is gone, but there is no result."""
 SILENT = "SILENT"
-"""The machine of a job on EC2 runs, but its agent gives no sign of life."""
+"""The machine of a job on EC2 runs, but its agent writes no heartbeat."""
 PARKED = "PARKED"
-"""No benchmark of an elastic job runs, because the job has fewer nodes than its minimum and waits for
-others."""
+"""No benchmark of an elastic job runs, because the job has fewer nodes than its minimum and waits for further
+nodes."""
 UNREADABLE = "UNREADABLE"
 """The job's descriptor or another of its records is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
 """The submission of a job on EC2 was interrupted. No machine runs or will run, unless the job is submitted
 again."""
 UNKNOWN = "UNKNOWN"
-"""The time of a job on EC2 is over and its agent is silent, but EC2 cannot be asked whether its machines are
-gone."""
+"""The time of a job on EC2 is over and its agent is silent, but EC2 cannot be queried about whether its
+machines are gone."""
 NO_RESULT = (UNLAUNCHED, UNKNOWN)
-"""Statuses of a job on EC2 that will not get a result, so that waiting is useless."""
+"""Statuses of a job on EC2 that will not get a result, so that waiting for a result is useless."""
 ENDING = "ENDING"
 """The machines of a job on EC2 are shutting down, but there is no result yet."""
 GOES_ON = frozenset(

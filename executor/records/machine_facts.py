@@ -1,8 +1,8 @@
 """Reads the environments of a job's nodes, which their agents recorded in `environment.json`. A table of the
 machines' facts says which facts are compared, and how each is shown as text.
 
-A fact needs only a row in this table and a reader in `bai_agent/machine/`. A test compares both with each
-other and with `docs/run-directory.md`.
+A new fact needs only a row in this table and a reader in `bai_agent/machine/`. A test compares the table with
+the readers and with `docs/run-directory.md`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class NodeEnvironment:
         return self.environment or {}
 
     def sentences(self, name: str) -> list[str]:
-        """Return the sentences in the list `name` of the environment. Values that are not sentences are left
-        out."""
+        """Return the sentences in the list `name` of the environment. Values of the list that are not
+        sentences are left out."""
         found = self.facts.get(name)
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
@@ -72,7 +72,7 @@ class MachineWarning:
 
     @property
     def text(self) -> str:
-        """The sentence, with its nodes unless it applies to all nodes."""
+        """The warning's sentence, with the nodes to which it applies, unless it applies to all nodes."""
         if not self.several:
             return self.sentence
         shown = ", ".join(map(str, self.ranks[:_RANKS])) + (", …" if len(self.ranks) > _RANKS else "")
@@ -81,7 +81,7 @@ class MachineWarning:
 
 def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
     """Return the warnings of `environments` for a summary. Warnings that apply to most desktop machines are
-    left out. Each sentence appears once, with its nodes.
+    left out. Each sentence appears once, with the nodes to which it applies.
     """
     ranks: dict[str, list[int]] = {}
     images: dict[str, list[int]] = {}
@@ -101,7 +101,8 @@ def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
 
 
 def table_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table `name` of an environment, or of a table in it; an empty table if it is missing."""
+    """Return the table `name` of an environment, or of a table in an environment; an empty table if that
+    table is missing."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) else {}
 
@@ -140,16 +141,16 @@ class MachineFact:
     a size if the last key ends in "bytes".
     """
     compared: Callable[[Any], Any] | None = None
-    """Returns the part of the value by which two runs are compared. None if the value varies, or does not
-    affect measurements."""
+    """Function that returns the part of the value by which two runs are compared. None if the value varies,
+    or does not affect measurements."""
     words: str | Callable[[Any, Mapping[str, Any]], str] = ""
     """Text with {} for the value, or a function that returns the text for a value and its table; "" for no
     text."""
     line: str = ""
-    """Label of the line that shows the fact, if it is not the first key."""
+    """Label of the line that shows the fact, if the label is not the first key."""
     called: str = ""
-    """Name of the fact in the differences of two runs, if it is not its key. The name of the table precedes
-    it."""
+    """Name of the fact in the differences of two runs, if the name is not the fact's key. The name of the
+    table precedes this name."""
 
     @property
     def table(self) -> str:
@@ -158,7 +159,7 @@ class MachineFact:
 
     @property
     def name(self) -> str:
-        """Its key there."""
+        """Key of the fact in the fact's table."""
         return self.path.rpartition(".")[2]
 
     @property
@@ -174,12 +175,12 @@ _TITLES = {
     "network[]": "network",
     "mounts.*": "mount *",
 }
-"""Names of tables in the differences of two runs, if they are not their paths."""
+"""Table's path → name of the table in the differences of two runs, if the name is not the path."""
 
 LINES = (
     "instance", "image", "kernel", "cpu", "memory", "gpus", "disk", "network", "python", "packages", "software", "load",
 )  # fmt: skip
-"""Labels of the lines that describe a machine, in their order."""
+"""Labels of the lines that describe a machine, in the order of the lines."""
 
 
 def _processors(count: Any, cpu: Mapping[str, Any]) -> str:
@@ -267,8 +268,8 @@ FACTS = (
     MachineFact("load.busiest[].cores", words="{} cores"),
     MachineFact("load.busiest[].cpu_seconds"),
 )
-"""All facts in the order in which they are reported, the important ones first. They are followed by the
-packages of the benchmark's Python, each of which is a fact."""
+"""All facts in the order in which they are reported, the important facts first. After these facts, each
+package of the benchmark's Python is reported as a fact."""
 
 TABLES: Mapping[str, tuple[MachineFact, ...]] = {
     path: tuple(facts) for path, facts in groupby(FACTS, key=lambda fact: fact.table)
@@ -290,8 +291,8 @@ def tables_at(path: str, environment: Mapping[str, Any]) -> list[tuple[str, Mapp
 
 
 def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of the facts of a machine that are compared. Facts of several devices have the
-    same names."""
+    """Yield name and value of each fact of a machine that is compared. Facts of several devices have the same
+    names."""
     for path, facts in TABLES.items():
         for name, table in tables_at(path, environment):
             for fact in facts:

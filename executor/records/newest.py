@@ -14,14 +14,15 @@ from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 
 NODES = 16
-"""Maximum number of nodes that are read: the first ones."""
+"""Maximum number of nodes that are read. If a job has more nodes, the first nodes are read."""
 _KEPT = 2**16
 """Number of bytes of a node's newest records that are parsed at each read."""
 _WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
-"""Number of bytes of a node's records that are read each time to find the last sample of the host, on this
+"""Number of bytes of a node's records that each read takes to find the last sample of the host, on this
 machine and elsewhere."""
 _OBJECTS = 8
-"""Maximum number of pieces that one read takes. In a bucket, each piece is from one object."""
+"""Maximum number of pieces of a node's records that one read takes. In a bucket, each piece is from one
+object."""
 _SAMPLE = 2**13
 """Maximum size of one sample of a host (bytes)."""
 _HOST = b'"src":"host"'
@@ -29,17 +30,17 @@ _EVENT_PIECES = 4
 
 
 class NewestRecords:
-    """Reads only the newest records of a node. If records arrive too fast, some are skipped."""
+    """Reads only the newest records of a node. If records arrive too fast, some records are skipped."""
 
     def __init__(self, node: NodeRecord) -> None:
         self._node = node
         self._window = _WINDOW_HERE if node.job.store.folder is not None else _WINDOW_AWAY
         self._position = 0
         self.skipped = 0
-        """Bytes that were not taken apart."""
+        """Number of bytes of records that were not parsed."""
 
     def read(self) -> bytes:
-        """Return the latest new whole lines, and the last sample of the host before them. Raises
+        """Return the latest new whole lines, and the last sample of the host before these lines. Raises
         StoreError."""
         size = self._node.size("metrics")
         if size < self._position:
@@ -64,7 +65,8 @@ class NewestRecords:
         return _last_sample(content, cut) + content[cut:]
 
     def _read(self, start: int, end: int) -> bytes:
-        """Return the content from `start` to about `end`. In a bucket it is spread over several objects."""
+        """Return the content from `start` to about `end`. In a bucket the content is spread over several
+        objects."""
         pieces: list[bytes] = []
         while start < end and len(pieces) < _OBJECTS:
             piece = self._node.read("metrics", start, limit=self._window)
@@ -92,24 +94,25 @@ class _NewestOfNode(NamedTuple):
 
 
 class JobGlance:
-    """The state of a job as shown by its record: phases, newest values, result. It only reads the job
-    store."""
+    """The state of a job as shown by its record: phases, newest values, result. Only the job store is
+    read."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self.job = record.job()
         self.measurements = Measurements(self.job)
-        """From the records that were read: last values and trends, but no statistics if many were skipped."""
+        """Last values and trends of the records that were read, but no statistics if many records were
+        skipped."""
         self._listing = NodeListing(record)
         self._nodes: dict[int, _NewestOfNode] = {}
         self.states: dict[int, RunState] = {}
-        """By number of the node."""
+        """States of the nodes, by the node's number."""
         self.generation: GenerationStatus | None = None
         """The newest generation of an elastic job."""
         self._list_nodes()
         self.result: JobResult | None = None
         self.repeat: int | None = None
-        """The newest run of a job that runs its benchmark again and again."""
+        """The newest run of a job that runs its benchmark repeatedly."""
 
     @property
     def state(self) -> RunState:
@@ -131,7 +134,7 @@ class JobGlance:
 
     def look(self) -> None:
         """Add new content. Raises StoreError."""
-        # The result is read first, so that this read gets everything that was written before it.
+        # The result is read first, so that this read gets everything that was written before the result.
         result = result_of(self._record)
         if self._listing.is_elastic:
             self.generation = generation_status(self._record, self.job)

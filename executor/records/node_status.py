@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
-    """Return the status of a job, completed with the status of each of its nodes and the reason for which
-    they are ended. Raises StoreError."""
+    """Return the status of a job, completed with the status of each node and the reason for which the nodes
+    are ended. Raises StoreError."""
     generation, warnings = None, list(job_status.warnings)
     try:
         generation = generation_status(record, record.job())
@@ -61,7 +61,8 @@ def node_statuses(record: JobRecord, generation: GenerationStatus | None = None)
 
 
 def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
-    """Return the recorded ends of the nodes' parts, as far as they can be read. Raises StoreError."""
+    """Return the recorded outcomes of the nodes' parts, as far as the records can be read. Raises
+    StoreError."""
     found = []
     for rank in sorted(AttemptRecord(record, attempt).ended()):
         with suppress(RecordError):
@@ -70,7 +71,7 @@ def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
 
 
 def _why_ending(record: JobRecord) -> str | None:
-    """Return the coordinator's reason to end the nodes; None if it did not end them."""
+    """Return the coordinator's reason to end the nodes; None if the coordinator did not end the nodes."""
     try:
         order = stop_order(AttemptRecord(record))
     except RecordError as error:
@@ -90,7 +91,8 @@ def _node_status(
     troubles: list[str] = []
 
     def known(read: Callable[[], T]) -> T | None:
-        """Return the content of a record. If it is broken, record the problem and return None."""
+        """Return the content of a record. If the record is broken, add the problem to the list and return
+        None."""
         try:
             return read()
         except BaiError as error:

@@ -1,5 +1,5 @@
-"""Lists the nodes of a job, and the arms of its runs. The nodes of an elastic job may change, so they are
-listed again each time.
+"""Lists the nodes of a job, and the arms of its runs. The nodes of an elastic job may change, so these nodes
+are listed again each time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from executor.errors import UsageError
 
 
 def node_records(record: JobRecord) -> list[NodeRecord]:
-    """Return all nodes of a job by rank, including those that left an elastic job. If its descriptor is
+    """Return all nodes of a job by rank, including those that left an elastic job. If the job's descriptor is
     broken, only the first node is returned. Raises StoreError.
     """
     job = _readable_job(record)
@@ -47,14 +47,14 @@ def node_numbers(record: JobRecord, job: Job) -> list[int]:
 
 def has_ranks(record: JobRecord) -> bool:
     """Return whether records of the job have the label `rank`, which is the case if the job may have several
-    nodes, even while it has one. Raises StoreError."""
+    nodes, even while the job has only one node. Raises StoreError."""
     job = _readable_job(record)
     return job is not None and job.strategy.nodes > 1
 
 
 def arms_of_runs(record: JobRecord) -> list[str]:
-    """Return the arm of each run of a job with several arms; empty for other jobs, or if the descriptor is
-    broken. Raises StoreError."""
+    """Return the arm of each run of a job with several arms; empty for a job without several arms, or if the
+    descriptor is broken. Raises StoreError."""
     job = _readable_job(record)
     return job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
 
@@ -70,7 +70,8 @@ def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
 
 
 def _readable_job(record: JobRecord) -> Job | None:
-    """Return the job's descriptor; None if it is broken, or of another version. Raises StoreError."""
+    """Return the job's descriptor; None if the descriptor is broken, or of another version. Raises
+    StoreError."""
     try:
         return record.job()
     except (DescriptorError, RecordError):

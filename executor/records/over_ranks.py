@@ -1,5 +1,5 @@
-"""Combines metrics that several nodes or processes print: as one row per rank, one row over all ranks, or
-their range."""
+"""Combines metrics that several nodes or processes print: as one row per rank, one row over all ranks, or the
+range of the ranks' values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EACH_AT_MOST = 8
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric of many ranks, which are not shown one by one."""
+    """One metric of many ranks. The ranks are not shown one by one."""
 
     name: str
     ranks: Sequence[Series]
-    """The ranks that have values; at least one."""
+    """The ranks that have values; at least one rank."""
 
     @property
     def count(self) -> int:
@@ -33,7 +33,7 @@ class Spread:
 
     @property
     def floor(self) -> float | None:
-        """Smallest measurable value of a rank. Lower values are only bounds."""
+        """Smallest measurable value of a rank. For lower values of a rank only this upper bound is known."""
         return self.ranks[0].floor
 
     @property
@@ -60,8 +60,8 @@ class LastValue:
 
 
 def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Series]:
-    """Return the rows in the same order, with one row over all ranks for each metric that requests this. how:
-    metric name → how its ranks are combined."""
+    """Return the rows in the same order, with one row over all ranks for each metric that requests such a
+    row. how: metric name → how the metric's ranks are combined."""
     rows: list[Series] = []
     for group in _grouped(every, key=attrgetter("without_ranks")):
         kind = how.get(group[0].metric or group[0].name, OverRanks.EACH)
@@ -71,12 +71,12 @@ def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Se
 
 
 def current_rows(every: Iterable[Series]) -> list[Series]:
-    """Return the rows except those of nodes that were not members of the last generation."""
+    """Return the rows except the rows of nodes that were not members of the last generation."""
     return [each for each in every if not each.is_past]
 
 
 def seen_first(every: Iterable[Series]) -> list[Series]:
-    """Return the rows with values first, because there may be a thousand rows without."""
+    """Return the rows with values first, because there may be a thousand rows without values."""
     return sorted(every, key=lambda each: not each.count)
 
 
@@ -93,8 +93,8 @@ def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[li
 
 
 def last_over_ranks(records: Iterable[Mapping[str, Any]], how: Mapping[str, OverRanks]) -> list[LastValue]:
-    """Return the last values to show, from the last record of each row: one value for each rank, one over all
-    ranks, or their range."""
+    """Return the last values to show, from the last record of each row: one value for each rank, one value
+    over all ranks, or the range of the ranks' values."""
     rows: list[LastValue] = []
     for group in _grouped(records, key=lambda record: labelled_name(_without_rank_labels(record))):
         kind: OverRanks | None = how.get(group[0]["name"], OverRanks.EACH)
@@ -128,7 +128,7 @@ def _last(name: str, values: Sequence[float], records: Sequence[Mapping[str, Any
 
 
 def _over(group: Sequence[Series], how: OverRanks) -> Series:
-    """Return one row for all ranks. Each of its figures combines those of the ranks."""
+    """Return one row for all ranks. Each figure of the row combines the ranks' figures."""
     first = group[0]
     seen = [each for each in group if each.count]
     name = _name_over(first.without_ranks, how, len(seen or group))
@@ -185,7 +185,7 @@ def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
 
 
 def _without_rank_labels(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record without the labels of its rank; the same record if it has no such labels."""
+    """Return the record without the labels of its rank; the same record if the record has no such labels."""
     labels = record.get("labels") or {}
     has_rank = any(label in labels for label in RANK_LABELS)
     return {**record, "labels": without_rank_labels(labels)} if has_rank else record

@@ -19,7 +19,7 @@ _PIECE = 4 * 2**20
 """Number of bytes of a stream that are read at once. In a bucket, each piece needs two requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
 OF_BENCHMARK = ("log", "emit", "exit", "file")
-"""The other sources. "log" also stands for the log of a single process."""
+"""Sources of the benchmark's own measurements. "log" also stands for the log of a single process."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,16 +31,16 @@ class SeriesKey:
     "run"."""
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """Labels in sorted order, without those that identify the origin of a record."""
+    """Labels in sorted order, without the labels that identify the origin of a record."""
     rank: str | None = None
     """Number of the node in a job of several nodes; otherwise None."""
     process_rank: str | None = None
     repeat: int | None = None
     """Number of the run in a job that repeats its benchmark; otherwise None."""
     arm: str | None = None
-    """Arm of that run in a job that compares arms; otherwise None."""
+    """Arm of the run in a job that compares arms; otherwise None."""
     generation: int | None = None
-    """Generation of a job with restarts; None for other jobs."""
+    """Generation of a job with restarts; None for a job without restarts."""
 
     @property
     def is_own(self) -> bool:
@@ -77,7 +77,7 @@ class PointSeries:
     timestamps: array[int] = field(default_factory=lambda: array("q"))
     """Times at which the values were read (ms UTC)."""
     values: array[float] = field(default_factory=lambda: array("d"))
-    """The values. None of them is beyond `LIMIT`."""
+    """The values. No value is beyond `LIMIT`."""
     steps: array[float] | None = None
     """Step of each value, NaN for a record without a step; None if no record has a step."""
 
@@ -85,7 +85,7 @@ class PointSeries:
         return len(self.values)
 
     def extend(self, batch: SeriesBatch) -> None:
-        """Add records."""
+        """Add the times, values and steps of records."""
         timestamps, steps = batch.read_times()
         if self.steps is None and steps:
             self.steps = array("d", [math.nan]) * len(self)
@@ -99,16 +99,17 @@ class Points:
     """The series of a job, in the order in which their first records were read."""
 
     def __init__(self, *, sources: Collection[str] | None = None, arms: Sequence[str] = ()) -> None:
-        """sources: only records from these sources; None: all. arms: the arm of each run, in a job that
+        """sources: if set, only records from these sources are read. arms: the arm of each run, in a job that
         compares arms."""
         self.series: dict[SeriesKey, PointSeries] = {}
         self.malformed = MalformedLines()
         self.records = 0
         """Number of records, from any source."""
         self.late = 0
-        """Number of records that were read only after a restart: their times are those of the reading."""
+        """Number of records that were read only after a restart, and whose times are therefore the times of
+        reading."""
         self.beyond = 0
-        """Number of records whose values are beyond `LIMIT`; they are in no series."""
+        """Number of records whose values are beyond `LIMIT`. Such records are in no series."""
         self._sources = sources
         self._arms = arms
         self._reader = SeriesReader(self._key_of)
@@ -128,9 +129,9 @@ class Points:
             self.series[key].extend(batch)
 
     def _key_of(self, record: Mapping[str, Any]) -> SeriesKey | None:
-        """Return the series of a valid record; None if its source was not requested."""
-        # "log/3" is the log of one process, "log/3/0" that of one run of this process. The key has the run's
-        # number in a field of its own.
+        """Return the series of a valid record; None if the record's source was not requested."""
+        # "log/3" is the log of one process, "log/3/0" the log of one run of this process. The key has the
+        # run's number in a separate field.
         source, *process = record["src"].split("/")[:2]
         if self._sources is not None and source not in self._sources:
             return None

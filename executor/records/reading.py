@@ -1,5 +1,5 @@
-"""Reads records that other programs wrote, and validates them first, because many users and versions of `bai`
-write into a bucket.
+"""Reads records that other programs wrote. Records are validated first, because many users and versions of
+`bai` write into a bucket.
 
 An error names the object and the key. In streams, lines that are not events or metric records are skipped.
 """
@@ -23,14 +23,14 @@ from executor.quantities import counted
 PIECE = 2**20
 """Maximum number of bytes of a stream that one read takes."""
 LONGEST_LINE = 16 * PIECE
-"""Maximum length of a line of events or metrics (bytes). Lines written by bai have a few hundred."""
+"""Maximum length of a line of events or metrics (bytes). Lines written by bai have a few hundred bytes."""
 _AT_ONCE = 16
 """Maximum number of objects that are read at the same time, and of files that are read without threads."""
 _LATEST = 2**47
 HOST, RUN = "host", "run"
 """Sources of bai's own measurements: of a machine, and of a whole run."""
 _UNITS = (str, type(None))
-"""Valid types of a metric's units. They are None if missing."""
+"""Valid types of a metric's units, which are None if missing."""
 
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None
     files in `folder`."""
     if folder is not None and len(items) <= _AT_ONCE:
         return list(map(read, items))
-    # Imported here because it takes a tenth of the start of `bai list`.
+    # The module is imported here because its import takes a tenth of the start of `bai list`.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -50,8 +50,8 @@ def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None
 
 
 def result_of(record: JobRecord) -> JobResult | None:
-    """Return the result of the job, or that of its node if only the node could write one; None if there is
-    neither. Raises StoreError, RecordError."""
+    """Return the result of the job, or the result of the job's node if only the node could write a result;
+    None if there is no result. Raises StoreError, RecordError."""
     if (found := _result(record, record.key("result.json"))) is not None:
         return found
     # An elastic job continues without its first node, so that node's result is not the job's.
@@ -77,8 +77,8 @@ def node_result(node: NodeRecord) -> JobResult | None:
 
 
 def stop_order(attempt: AttemptRecord) -> StopOrder | None:
-    """Return the order of the coordinator of several nodes to end the job; None if there is none yet. Raises
-    StoreError, RecordError."""
+    """Return the order of the coordinator of several nodes to end the job; None if there is no order yet.
+    Raises StoreError, RecordError."""
     return attempt.stop_order() if attempt.control().stop else None
 
 
@@ -99,7 +99,7 @@ class LineStream:
             yield content
 
     def read(self) -> tuple[bytes, bool]:
-        """Return the next whole lines, and whether there are more. Raises StoreError."""
+        """Return the next whole lines, and whether there are more lines. Raises StoreError."""
         content = self._node.read(self._stream, self._position, limit=self._limit)
         end = content.rfind(b"\n") + 1
         more = len(content) == self._limit
@@ -129,7 +129,7 @@ def events_in(content: bytes) -> list[RunEvent]:
 def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
     """Yield the metric records in whole lines of `metrics.jsonl`."""
     for each in _objects(content):
-        # Decoded without `MetricRecord`, because there may be a million records.
+        # Records are decoded without `MetricRecord`, because there may be a million records.
         if (
             type(each) is dict
             and type(each.get("name")) is str
@@ -167,14 +167,14 @@ class MalformedLines:
             self.first = self.first or next((line for line in lines if _why_no_record(line, where="x")), b"")
 
     def sentence(self, where: str) -> str:
-        """Return a sentence about malformed records: their number, and the mistake in the first one. where:
-        beginning of the sentence."""
+        """Return a sentence about malformed records with their number and the mistake in the first malformed
+        record. where: beginning of the sentence."""
         why = _why_no_record(self.first, where=where)
         return f"{why} ({counted(self.count, 'line')} passed over)"
 
 
 def _why_no_record(line: bytes, *, where: str) -> str:
-    """Return why a line is not a metric record; "" if it is one."""
+    """Return why a line is not a metric record; "" if the line is a metric record."""
     try:
         checked(MetricRecord, parse_json(line, where=f"{where}: a line"), where=where)
     except RecordError as error:
@@ -207,7 +207,7 @@ def _are_labels(value: Any) -> bool:
 def _objects(content: bytes) -> Iterator[Any]:
     lines = content.splitlines()
     try:
-        # One call for all lines is a third faster than one call for each line.
+        # One call of the decoder for all lines is a third faster than one call for each line.
         found = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         found = None

@@ -1,4 +1,4 @@
-"""Computes the state of a run from its events: its phase, the phase's start, and warnings."""
+"""Computes the state of a run from its events: the phase, the phase's start, and warnings."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class RunState:
     transports: dict[str, list[str]] = field(default_factory=dict)
     """Network transport that each library reports, by library."""
     stop: str | None = None
-    """Reason why the run is being ended. None if it is not."""
+    """Reason why the run is being ended; None if the run is not being ended."""
     repeat: str | None = None
-    """"run 3 of 10": the run that began last, in a job of several."""
+    """"run 3 of 10": the run that began last, in a job of several runs."""
     restarts: str | None = None
-    """"1 of 3 used, the last one because …", for a job that was restarted."""
+    """Used restarts of a job that was restarted: "1 of 3 used, the last one because …"."""
     outcome: str | None = None
     agents: int = 0
     """Number of times that an agent was started."""
@@ -96,7 +96,7 @@ class RunState:
             case StopEvent():
                 self.stop = event.message
             case RestartEvent():
-                # The reason to stop a generation does not apply to the next one.
+                # The reason to stop a generation does not apply to the next generation.
                 self.stop = None
                 why = f"{event.message[:1].lower()}{event.message[1:]}".rstrip(".")
                 self.restarts = f"{event.generation} of {event.max_restarts} used, the last one because {why}"

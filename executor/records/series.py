@@ -1,5 +1,5 @@
-"""The figures and the trend of one series, while its values arrive. All values are kept (8 bytes each), so
-that every figure is exact."""
+"""The figures and the trend of one series, while the series' values arrive. All values are held in memory (8
+bytes each), so that every figure is exact."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Series:
     """Name of the metric without labels, if `name` contains labels."""
     labels: dict[str, str] = field(default_factory=dict)
     headline_is: Headline | None = None
-    """Kind of the headline. None for samples of a machine and for rows of many series."""
+    """How the headline is computed. None for samples of a machine and for rows of many series."""
     tolerance: float | None = None
     left_out: int = 0
     """Number of values in the warm-up."""
@@ -74,8 +74,8 @@ class Series:
     beyond: int = 0
     """Number of values beyond `LIMIT`; no other figure includes them."""
     over: dict[str, float] = field(default_factory=dict)
-    """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from
-    those of the ranks."""
+    """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from the
+    ranks' figures."""
     floor: float | None = None
     """Smallest measurable value, for peak memory. Lower values are only bounds. None if all values are
     exact."""
@@ -83,11 +83,11 @@ class Series:
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
     """All values, by the number of their run."""
     _figures: Figures | None = None
-    """Cached figures of the values; None if they are not computed yet."""
+    """Cached figures of the values; None if the figures are not computed yet."""
 
     def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
-        """Add `values`, in the order in which they were read. None of them may be beyond `LIMIT`. repeat:
-        number of their run."""
+        """Add `values`, in the order in which they were read. No value may be beyond `LIMIT`. repeat: number
+        of the values' run."""
         if not values:
             return
         if not self.count:
@@ -143,7 +143,7 @@ class Series:
 
     @property
     def runs(self) -> int:
-        """Number of runs with values, in a job that repeats its benchmark; 0 in other jobs."""
+        """Number of runs with values, in a job that repeats its benchmark; 0 in any other job."""
         return int(self.over["runs"]) if self.over else sum(repeat is not None for repeat in self._runs)
 
     @property
@@ -176,7 +176,7 @@ class Series:
 
     @property
     def numbers(self) -> dict[int | None, float]:
-        """Headline of each run, by its number; the key None stands for the only run."""
+        """Headline of each run, by the run's number; the key None stands for the only run."""
         how = self.headline_is or Headline.LAST
         return {repeat: headline_of(how, values) for repeat, values in self._runs.items()}
 
@@ -240,7 +240,7 @@ class Series:
 
 
 def without_rank_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those that identify a rank."""
+    """Return labels without the labels that identify a rank."""
     return {key: value for key, value in labels.items() if key not in RANK_LABELS}
 
 

@@ -1,8 +1,8 @@
 """Reads millions of lines of `metrics.jsonl` quickly. One pattern matches a line in the form of bai's own
 writer, without parsing its JSON.
 
-If a piece contains lines of another version or tool, or damaged lines, all of its lines are decoded one by
-one, because the order matters. Both ways find the same records.
+If a piece contains lines of another version or tool, or damaged lines, all lines of the piece are decoded one
+by one, because the order matters. The pattern and the decoder find the same records.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _NUMBER = rf"-?{_INTEGER}(?:\.\d{{1,24}}(?:{_EXPONENT})?|{_EXPONENT})?"
 """Matches numbers that are within `LIMIT`, whatever their digits are. Other numbers are left to the slower
 reader."""
 _ANY_NUMBER = rf"[-.\d]{{1,44}}(?:{_EXPONENT})?"
-"""Matches such numbers, and also texts that are not JSON. It is faster, and safe if the numbers are decoded
-anyway."""
+"""Matches any number, and also texts that are not JSON. This pattern is faster, and safe if the numbers are
+decoded anyway."""
 _TEXT = r'"[ !#-\[\]-~]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[ !#-\[\]-~]*)*"'
-"""Matches only ASCII text that is valid JSON, so that a decoder need not check it."""
+"""Matches only ASCII text that is valid JSON, so that a decoder need not check the text."""
 _ANY_TEXT = r'"[^"]*(?:\\"[^"]*)*"'
-"""Also matches invalid texts. It is faster, and safe if each different text is checked once."""
+"""Matches text that need not be valid JSON. This pattern is faster, and safe if each different text is
+checked once."""
 _REPEAT = rf'(?:,"repeat":{_INTEGER})?'
 _GENERATION = rf'(?:,"generation":{_INTEGER})?'
 _LABEL = rf"{_TEXT}: ?{_TEXT}"
@@ -44,13 +45,14 @@ _LABELS = rf',"labels":\{{(?:{_LABEL}(?:, ?{_LABEL})*)?\}}'
 _END = rf'(?:{_LABELS})?(?:,"late":(?:true|false))?(?:,"gen":{_INTEGER})?{_REPEAT}{_GENERATION}'
 
 Row: TypeAlias = tuple[bytes, ...]
-"""Parts of a record as they were written, at the indexes below; b"" if there is no step."""
+"""Parts of a record as they were written, at the indexes that the next constants define. The step is b"" if
+the record has no step."""
 _PARTS = ("seq", "head", "off", "name", "value", "units", "timestamp", "step", "tail")
 _, HEAD, _, NAME, _, UNITS, _, _, TAIL = range(len(_PARTS))
 shared_text = itemgetter(HEAD, NAME, UNITS, TAIL)
-"""Returns the parts that a row shares with the other rows of its series."""
+"""Function that returns the parts that a row shares with the other rows of its series."""
 _SERIES_PARTS = ("head", "name", "value", "units", "time", "tail")
-"""Names of the parts that a series needs. Each further part would take time."""
+"""Names of the parts of a record that a series needs. Reading any further part would take time."""
 _series_text, _series_value, _series_time = itemgetter(0, 1, 3, 5), itemgetter(2), itemgetter(4)
 _KNOWN = 2**16
 """Maximum number of series whose keys are cached."""
@@ -59,7 +61,7 @@ _KNOWN = 2**16
 @cache
 def _line(*parts: str, text: str, number: str, end: str) -> re.Pattern[bytes]:
     """Return the pattern of a line as `bai_agent/metrics/records.py` writes it, with a group for each of
-    `parts`. It is compiled only when lines are read, because that takes 2 ms."""
+    `parts`. The pattern is compiled only when lines are read, because compiling it takes 2 ms."""
     # A timestamp of at most 14 digits is always before the latest valid time.
     line = (
         rf'^\{{"seq":<seq>{_INTEGER}),<head>"src":{text}{_REPEAT}),"off":<off>{_INTEGER}),"i":{_INTEGER},"k":{_INTEGER}'
@@ -96,8 +98,8 @@ def record_like(text: tuple[bytes, ...]) -> Mapping[str, Any]:
 
 
 def numbers(rows: Iterable[Row]) -> list[list[float | str]]:
-    """Return sequence number, offset, value, timestamp and step of each row. The step is "" if the row has
-    none."""
+    """Return sequence number, offset, value, timestamp and step of each row. The step is "" if the row has no
+    step."""
     lists = [
         b"[%b,%b,%b,%b,%b]" % (seq, off, value, timestamp, step or b'""')
         for seq, _, off, _, value, _, timestamp, step, _ in rows
@@ -131,8 +133,8 @@ class SeriesBatch:
         self.times.append(time.encode())
 
     def read_times(self) -> tuple[list[int], list[float]]:
-        """Return the times at which the values were read (ms UTC), and the steps. A step is NaN for a record
-        without one; the list is empty if no record has a step."""
+        """Return the times at which the values were read (ms UTC), and the steps. The step of a record
+        without a step is NaN; the list is empty if no record has a step."""
         found, text = self.times, b",".join(self.times)
         with_step = text.count(b"step")
         if not with_step:
@@ -161,33 +163,34 @@ class SeriesLines(Generic[K]):
 
     batches: dict[K, SeriesBatch]
     """Values by series. Series are in the order of their first values within `LIMIT`, or of their last values
-    if all are beyond it."""
+    if all values are beyond `LIMIT`."""
     count: int
     """Number of records."""
     late: int
-    """Number of records that were read only after a restart, so that their times are those at which they were
-    read."""
+    """Number of records that were read only after a restart, and whose times are therefore the times of
+    reading."""
     last_timestamp: int | None
     """Time of the last record (ms UTC); None if there is no record."""
 
 
 class SeriesReader(Generic[K]):
-    """Reads lines, and assigns them to series."""
+    """Reads lines, and assigns the records in the lines to series."""
 
     def __init__(self, key_of: Callable[[Mapping[str, Any]], K]) -> None:
-        """key_of: returns the series of a valid record, independent of its numbers; called at least once for
-        each series."""
+        """key_of: function that returns the series of a valid record, independent of the record's numbers;
+        called at least once for each series."""
         self._key_of = key_of
         self._known: dict[tuple[int | None, Any], tuple[K, Mapping[str, Any]]] = {}
 
     def read(self, content: bytes, *, rank: int | None = None) -> SeriesLines[K]:
-        """Return the records in whole lines. rank: label `rank` for all of them, in a job of several
+        """Return the records in whole lines. rank: label `rank` for all records, in a job of several
         nodes."""
         rows = _line(*_SERIES_PARTS, text=_ANY_TEXT, number=_ANY_NUMBER, end=r"[^\n]*").findall(content)
         batches = self._batches(rows, rank) if len(rows) == content.count(b"\n") else None
         if batches is None:
             return self._read_slowly(content, rank)
-        # No text within such a line can contain this marker, because the marker's quotes would be escaped.
+        # No text within a line of bai's own writer can contain this marker, because the marker's quotes would
+        # be escaped.
         late = content.count(b',"late":true')
         last = int(_series_time(rows[-1]).partition(b",")[0]) if rows else None
         return SeriesLines(batches, len(rows), late, last)
@@ -268,7 +271,7 @@ def with_rank(records: bytes, rank: int) -> bytes:
 
 
 def _tail_with(label: bytes, tail: bytes) -> bytes:
-    """Return the end of a line with this tail after one more label is added."""
+    """Return the end of a line that ends with `tail`, after one more label is added."""
     labels, brace, rest = tail.rpartition(b"}")
     if not brace:
         return b',"labels":{%b}%b}\n' % (label, tail)

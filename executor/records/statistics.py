@@ -1,4 +1,4 @@
-"""Statistics of all metrics of a run, from its records."""
+"""Statistics of all metrics of a run, computed from the run's records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Measurements:
         self.malformed = MalformedLines()
         self.last_timestamp: int | None = None
         self.starts: dict[int | None, int] = dict(starts or {})
-        """Start of the benchmark (ms UTC), by repeat; None: the only run. If it is missing, the time of the first value counts."""
+        """Start of the benchmark (ms UTC), by repeat; the key None stands for the only run. If the start is
+        missing, the time of the first value counts."""
         self.failed = frozenset(failed)
         self._memory_floor = memory_floor
         self._arms = job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
@@ -62,7 +63,7 @@ class Measurements:
         self._warmed: dict[_RowKey, int] = {}
         """Number of warm-up values that were left out."""
         self.over_ranks: Mapping[str, OverRanks] = {metric.name: metric.over_ranks for metric in named}
-        """How several ranks of a metric are shown, by its name."""
+        """Metric name → how several ranks of the metric are shown."""
         self._rows: dict[str, set[str]] = {}
         self._label_sets: dict[str, set[str]] = {}
         """Labels of the rows of each metric, without ranks."""
@@ -71,7 +72,7 @@ class Measurements:
 
     @property
     def rows(self) -> list[Series]:
-        """The benchmark's metrics, with one row over all ranks if the descriptor requests it."""
+        """The benchmark's metrics, with one row over all ranks if the descriptor requests such a row."""
         return over_ranks(self.benchmark.values(), self.over_ranks)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
@@ -112,8 +113,8 @@ class Measurements:
     def _is_of_last(
         self, group: dict[str, Series], series: Series, row: str, generation: int, *, has_number: bool
     ) -> bool:
-        """Return whether values of a generation count. If they contain the first number of this generation,
-        the values of earlier generations are removed from all figures."""
+        """Return whether values of a generation count. If the values contain the first number of this
+        generation, the values of earlier generations are removed from all figures."""
         place = id(group), series.without_ranks
         rows = self._of_place.setdefault(place, set())
         rows.add(row)
@@ -131,7 +132,7 @@ class Measurements:
                 group[name] = series.without(self.failed)
 
     def raise_memory_floor(self, floor: float) -> None:
-        """From now on, treat a peak memory of up to `floor` bytes as a bound, because the shim's own peak is
+        """Treat a peak memory of up to `floor` bytes as a bound from now on, because the shim's own peak is
         known now."""
         self._memory_floor = floor
         for series in (*self.benchmark.values(), *self.run.values()):
@@ -166,8 +167,8 @@ class Measurements:
         return [value for time, value in timed if time < end], [value for time, value in timed if time >= end]
 
     def _start(self, part: int | None, *, first_value: int) -> int:
-        """Return the start of a run or generation (ms UTC). If the start is not recorded, it is the time of
-        the first value."""
+        """Return the start of a run or generation (ms UTC). If the start is not recorded, the time of the
+        first value is used."""
         known = self.starts.get(None) if not part else None
         return self.starts.setdefault(part, first_value if known is None else known)
 
@@ -196,7 +197,7 @@ class Measurements:
         return series if record["src"] == HOST else self._described(series, record["name"])
 
     def _described(self, series: Series, metric: str) -> Series:
-        """Return a series of the benchmark or the run, completed with its metric's settings in the
+        """Return a series of the benchmark or the run, completed with the metric's settings in the
         descriptor."""
         known = self._metrics.get(metric)
         series.headline_is = Headline.LAST
@@ -208,8 +209,8 @@ class Measurements:
         return series
 
     def _forget_bare(self, metric: str) -> None:
-        """Remove the metric's row without labels if all of its records have labels, because an empty row
-        would mean that the metric was never seen."""
+        """Remove the metric's row without labels if all records of the metric have labels, because an empty
+        row would mean that the metric was never seen."""
         bare = self.benchmark.get(metric)
         if bare is not None and not bare.seen:
             del self.benchmark[metric]
