@@ -1,5 +1,5 @@
-"""Compares a run with the history of similar runs: is it inside the band that the history predicts for the
-next run?"""
+"""Compares a run with the history of similar runs: whether the run is inside the band that the history
+predicts for the next run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FEWEST = 3
 MANY_METRICS = 5
 FEWEST_OF_MANY = 8
 """Minimum number of runs in a history to judge more than `MANY_METRICS` metrics together. With fewer runs, no
-difference could be found."""
+difference in so many metrics could be found."""
 INSIDE = "within the band"
 _DRIFTS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandedMetric:
-    """One metric of the history and of the newest run or runs."""
+    """One metric in the history and in the newest run or runs."""
 
     name: str
     units: str = ""
@@ -43,9 +43,10 @@ class BandedMetric:
     p: float | None = None
     """p value of the newest value, by the same t distribution as the band."""
     p_corrected: float | None = None
-    """p value corrected (Holm) within its family, which is all metrics with a direction or all without."""
+    """p value corrected (Holm) within the metric's family, which is all metrics with a direction, or all
+    metrics without one."""
     corrected_for: int = 1
-    """Number of metrics in that family."""
+    """Number of metrics in the family for which `p_corrected` is corrected."""
     verdict: str = Verdict.UNKNOWN.value
     """"within the band", or the value of a `Verdict`."""
     change: float
@@ -65,7 +66,7 @@ class BandedMetric:
 
     @property
     def unknown(self) -> str | None:
-        """Reason why a condition on this metric cannot be judged; None if it can."""
+        """Reason why a condition on this metric cannot be judged; None if the condition can be judged."""
         if self.p is None:
             return f"the history is too short for a band, which needs at least {FEWEST} runs"
         if self._too_short:
@@ -74,8 +75,8 @@ class BandedMetric:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for display. It mentions if only the correction for many metrics, one of which may be
-        outside of its band by chance, prevents a difference."""
+        """The verdict for display. The text mentions if only the correction for many metrics prevents a
+        difference, because one of many metrics may be outside of its band by chance."""
         if self.verdict == Verdict.NONE.value:
             return f"{self.verdict}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict
@@ -143,7 +144,7 @@ class AgainstHistory(ComparedMetrics[BandedMetric]):
 
 
 def against_history(history: Sequence[Run], newest: Sequence[Run]) -> AgainstHistory:
-    """Compare the newest runs of a kind with the runs before them. history: in order of time, the oldest
+    """Compare the newest runs of a kind with the earlier runs. history: in order of time, the oldest
     first."""
     common = {name: None for run in newest for name in run.values if _values(name, history)}
     found = {name: _banded(name, history, newest) for name in common}
@@ -155,7 +156,8 @@ def against_history(history: Sequence[Run], newest: Sequence[Run]) -> AgainstHis
 
 
 def _judged_together(banded: Mapping[str, BandedMetric]) -> dict[str, BandedMetric]:
-    """Return the metrics with their verdicts and notes on drifts, corrected for their number."""
+    """Return the metrics with their verdicts and notes on drifts. The verdicts are corrected for the number
+    of metrics."""
     tested = {
         name: (p, each.better is not None) for name, each in banded.items() if (p := each.p) is not None
     }
@@ -194,7 +196,8 @@ def _banded(name: str, history: Sequence[Run], newest: Sequence[Run]) -> BandedM
 def _in_band(
     name: str, before: Sequence[RunValue], now: Sequence[RunValue], notes: Sequence[str]
 ) -> BandedMetric:
-    """Return a metric with its band. before, now: numbers with the same definition."""
+    """Return a metric with its band. before, now: numbers of the history and of the newest runs, with the
+    same definition."""
     units = now[0].units
     numbers, values = ([converted(each, units) or 0.0 for each in side] for side in (before, now))
     relative = is_relative(*numbers, *values)

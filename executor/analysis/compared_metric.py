@@ -1,4 +1,4 @@
-"""One metric of two sides: its numbers, the measured change, and the verdict."""
+"""One metric of two sides: the metric's numbers, the measured change, and the verdict."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ class MetricComparison:
     from one block."""
     effect: Effect
     p_corrected: float | None = None
-    """p value corrected (Holm) within its family, which is all metrics with a direction or all without."""
+    """p value corrected (Holm) within the metric's family, which is all metrics with a direction, or all
+    metrics without one."""
     corrected_for: int = 1
-    """Number of metrics in that family; with several arms, those of all pairs."""
+    """Number of metrics in the family for which `p_corrected` is corrected; with several arms, the metrics of
+    all pairs."""
     drift: SidesDrift | None = None
-    """Drift of sides that ran one after the other; None if it cannot be determined."""
+    """Drift of sides that ran one after the other; None if the drift cannot be determined."""
     drifts: bool = False
     """Whether both sides drift, so that the change says nothing about the compared programs."""
     verdict: Verdict = Verdict.UNKNOWN
@@ -81,7 +83,7 @@ class MetricComparison:
 
     @property
     def unknown(self) -> str | None:
-        """Reason why a condition on this metric cannot be judged; None if it can."""
+        """Reason why a condition on this metric cannot be judged; None if the condition can be judged."""
         if self.drifts:
             return "because both sides drift; use `bai ab`, whose runs alternate"
         if self.effect.p is None:
@@ -90,8 +92,8 @@ class MetricComparison:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for display. It mentions if only the correction for the number of metrics prevents a
-        difference."""
+        """The verdict for display. The text mentions if only the correction for the number of metrics
+        prevents a difference."""
         if self.verdict is Verdict.NONE and self.effect.excludes_zero:
             return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict.value
@@ -133,11 +135,12 @@ class Incomparable:
     better: Better | None
     a: tuple[float, str]
     b: tuple[float, str]
-    """Headline of side B, and its units."""
+    """Headline of side B, and the headline's units."""
     below: tuple[float | None, float | None] = (None, None)
-    """Upper bound for each side whose numbers are all bounds, in its units; None for other sides."""
+    """Upper bound for each side whose numbers are all bounds, in the side's units; None for a side with exact
+    numbers."""
     differs: bool = True
-    """True if the two definitions differ. If they do not, some numbers are only bounds."""
+    """True if the two definitions differ. If the definitions are the same, some numbers are only bounds."""
 
     @property
     def both_below(self) -> bool:
@@ -151,7 +154,7 @@ class Incomparable:
         return f"not comparable, as it is not the same on both sides: {self.why}"
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values, with the keys of a comparison."""
+        """Return all fields as JSON values, with the keys of a comparison."""
         return {
             "name": self.name,
             "better": self.better.value if self.better is not None else None,
@@ -191,7 +194,7 @@ class ComparedMetrics(Generic[Judged]):
 
     @property
     def every(self) -> tuple[Judged | Incomparable, ...]:
-        """All metrics; those that cannot be compared come last."""
+        """All metrics; metrics that cannot be compared come last."""
         return (*self.metrics, *self.incomparable)
 
     @property

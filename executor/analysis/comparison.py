@@ -30,8 +30,8 @@ class Comparison(ComparedMetrics[MetricComparison]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether there is a metric with a direction that cannot be judged, because it drifts or its
-        definitions differ."""
+        """Whether any metric with a direction cannot be judged, because the metric drifts or its definitions
+        differ."""
         return super().unjudged or any(each.drifts and each.better is not None for each in self.metrics)
 
     def find(self, name: str) -> MetricComparison | None:
@@ -55,7 +55,7 @@ def compare_sides(
     together.
 
     Arms of one job are compared within their blocks. earlier_scatter: relative standard deviation of earlier
-    runs, by metric. The needed number of runs is estimated from it.
+    runs, by metric. The needed number of runs is estimated from this deviation.
     """
     every = [matched(first, other) for other in others]
     judged = _judged_together(every, earlier_scatter or {})
@@ -97,11 +97,12 @@ _DRIFTS = "both sides drift, by as much as would make half of the change or more
 _LEAST = -1 + 1e-15
 """Smallest relative change that has a logarithm."""
 _Key = tuple[int, str]
-"""Number of a pair of sides, and a metric."""
+"""Key of a metric of a pair of sides: the pair's number, and the metric."""
 
 
 def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
-    """Return the metrics. A metric is marked if both sides drift, and gets a note if one side drifts."""
+    """Return the metrics with their drifts. A metric is marked if both sides drift, and gets a note if one
+    side drifts."""
     seen = {key: each.drift for key, each in metrics.items() if each.drift is not None}
     both = holm_of({key: drift.both_p for key, drift in seen.items()})
     single = holm_of({(key, i): p for key, drift in seen.items() for i, p in enumerate(drift.each_p)})
@@ -128,7 +129,7 @@ class _Judgement(NamedTuple):
 
 
 def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
-    """Return the metric with its verdict. The verdict's notes precede those of the metric."""
+    """Return the metric with its verdict. The verdict's notes precede the metric's notes."""
     found, p = each.effect, each.p_corrected
     shown = found.excludes_zero and p is not None and p <= ALPHA
     judgement = _judgement(each, earlier, shown=shown)
@@ -146,7 +147,7 @@ def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
 
 
 def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) -> _Judgement:
-    """Return the verdict by the first rule that applies. shown: whether the change is significant."""
+    """Return the verdict of the first rule that applies. shown: whether the change is significant."""
     found = each.effect
     # An absolute change is compared with a share of A's level.
     bound = (each.tolerance or 0.0) * (1.0 if found.relative else abs(each.centre_a))
@@ -156,7 +157,7 @@ def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) ->
         return _unknown(each, earlier)
     if each.tolerance is not None and found.within(bound):
         return _Judgement(Verdict.WITHIN)
-    # Ignore the last digits, so that a change that equals the tolerance does not exceed it.
+    # The last digits are ignored, so that a change that equals the tolerance does not exceed the tolerance.
     if shown and abs(found.change) > bound * (1 + 1e-9):
         return _Judgement(Verdict.of_change(found.change, each.better))
     return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)
@@ -195,7 +196,8 @@ METHOD = (
 
 
 ASSUMED_SCATTER = 0.05
-"""Relative scatter of runs that is assumed if none is known; it is typical of single cloud instances."""
+"""Relative scatter of runs that is assumed if no scatter is known. This scatter is typical of single cloud
+instances."""
 ASSUMED_DIFFERENCE = 0.05
 """Relative difference that should be detected if a metric has no tolerance."""
 POWER = 0.8
@@ -253,7 +255,7 @@ def _absolute_aim(first: Sequence[float], found: Effect, tolerance: float | None
 def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None) -> _Aim:
     difference = tolerance or ASSUMED_DIFFERENCE
     wanted = f"a difference of {_percent(difference)}" + (", its tolerance" if tolerance else "")
-    # Even if all runs gave the same number, further runs may give another one.
+    # Even if all runs gave the same number, further runs may give another number.
     if found.scatter:
         return _Aim(difference, wanted, found.scatter, f"as these runs scatter by {_percent(found.scatter)}")
     if earlier is not None:
@@ -264,10 +266,11 @@ def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None)
 
 
 def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> int | None:
-    """Return the number of runs per side that detect a difference of that size; None if more than 10,000.
+    """Return the number of runs per side that detect a difference of size `difference`; None if more than
+    10,000 runs are needed.
 
-    scatter, difference: on the same scale. paired: whether `scatter` is that of the differences within
-    blocks; the result is then a number of blocks. The usual approximation for a t test is used, with the
+    scatter, difference: on the same scale. paired: whether `scatter` is the scatter of the differences within
+    blocks; if so, the result is a number of blocks. The usual approximation for a t test is used, with the
     power `POWER` and the false alarm rate `ALPHA`.
     """
     from scipy import special

@@ -1,4 +1,5 @@
-"""`--fail-if 'throughput < -5%'`: a condition on the change of one metric, which consists of three words."""
+"""`--fail-if 'throughput < -5%'`: a condition on the change of one metric. The condition consists of three
+words."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ EXAMPLE = "'throughput < -5%', or 'loss > 0.1' for a change in the metric's unit
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """A condition on the change of a metric from A to B. If it holds, the command fails."""
+    """A condition on the change of a metric from A to B. If the condition holds, the command fails."""
 
     text: str
     metric: str
@@ -67,13 +68,13 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The judgement of a condition."""
+    """The judgement of one condition in one comparison."""
 
     condition: Condition
     holds: bool | None
     """Whether the condition holds; None if unknown."""
     why: str = ""
-    """Reason why it is unknown."""
+    """Reason why it is unknown whether the condition holds."""
 
 
 def judge(

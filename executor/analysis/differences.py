@@ -1,6 +1,6 @@
 """Finds differences between two sides other than the change under test: machines, software, descriptors.
 
-They are shown before any number. Only stable facts of a machine are compared: types, models, versions,
+Differences are shown before any number. Only stable facts of a machine are compared: types, models, versions,
 settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) would be shown each
 time, so that users would soon overlook them.
 """
@@ -41,8 +41,8 @@ _OWN = frozenset(
         "restart",
     ]
 )
-"""Tables of a job descriptor that are not compared here, because they are compared separately or do not
-change what is measured."""
+"""Tables of a job descriptor that are not compared in this module, because they are compared separately or do
+not change what is measured."""
 _LONGEST = 60
 
 
@@ -54,7 +54,7 @@ class Difference:
     """Name of the value, for example "cpu model", "package torch" or "benchmark.argv"."""
     a: str
     b: str
-    """All values of side B; "-" if it has none."""
+    """All values of side B; "-" if side B has no value."""
 
     def as_table(self) -> dict[str, str]:
         return dict(self.__dict__)
@@ -89,7 +89,7 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the facts of one machine that are compared: name and value."""
+    """Yield name and value of each fact of one machine that is compared."""
     values: dict[str, list[str]] = {}
     for title, value in compared_values(environment):
         values.setdefault(title, []).append(_text(value))
@@ -102,7 +102,7 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _described(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a job descriptor that are compared: name and value."""
+    """Yield name and value of each key of a job descriptor that is compared."""
     table = job_table(job)
     for name, value in table.items():
         if name not in _OWN:
@@ -122,7 +122,7 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
 def _source(source: Source) -> tuple[str, str]:
     known = (source.sha256 or source.md5 or "")[:12]
     if source.kind is SourceKind.SCRIPTS and known:
-        # The address is left out, because it is that of the job's own copy, or contains the checksum.
+        # The address is left out, because it is the address of the job's own copy, or contains the checksum.
         return "scripts", known
     return f"source {source.path}", _text(f"{source.src}{f' ({known})' if known else ''}")
 

@@ -1,8 +1,8 @@
-"""The change between two samples of runs, and its confidence interval: Welch's, or Student's for differences
-within blocks.
+"""The change between two samples of runs, and the change's confidence interval: Welch's interval, or
+Student's for differences within blocks.
 
-A sample contains one number for each run, never the values within a run. Values of one run are correlated;
-treated as independent, they show differences that do not exist (Abedi and Brecht, ICPE 2017).
+A sample contains one number for each run, never the values within a run. Values of one run are correlated. If
+such values are treated as independent, they show differences that do not exist (Abedi and Brecht, ICPE 2017).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bai_agent.job.figures import LIMIT, deviation, mean_of
 from bai_agent.light_dataclass import dataclass
 
 CONFIDENCE = 0.95
-"""Confidence of every interval. In 5 % of comparisons of equal sides a difference is reported by chance."""
+"""Confidence of every interval. A difference is reported by chance in 5 % of comparisons of equal sides."""
 ALPHA = 1 - CONFIDENCE
 Key = TypeVar("Key", bound=Hashable)
 
@@ -27,7 +27,8 @@ class Effect:
     """Change from side A to side B."""
 
     relative: bool
-    """Whether the change is relative to A (-0.2 means 20 % less); if not, it is in the metric's units."""
+    """Whether the change is relative to A (-0.2 means 20 % less); if not, the change is in the metric's
+    units."""
     change: float
     low: float | None
     high: float | None
@@ -55,12 +56,12 @@ class Effect:
 
 
 def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
-    """Return the change from the runs `a` to the runs `b`. a, b: one or more numbers, none beyond `LIMIT`.
+    """Return the change from the runs `a` to the runs `b`. a, b: one or more numbers within `LIMIT`.
     permutation: whether to add the results of further tests, which take milliseconds if there are many runs.
 
     If all numbers are positive, the change is relative: the ratio of the geometric means, from a test of the
-    logarithms that takes the scatter of both sides into account. Otherwise it is absolute: the difference of
-    the means.
+    logarithms that takes the scatter of both sides into account. If any number is not positive, the change is
+    absolute: the difference of the means.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -82,10 +83,10 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
 
 
 def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
-    """Return the change from the runs `a` to the runs `b`. Runs with the same index form a block, because
-    they ran shortly after one another. The change is computed from the differences within blocks, on the
-    scale of `effect`, so that a drift from block to block does not affect it. n blocks have n - 1 degrees of
-    freedom.
+    """Return the change from the runs `a` to the runs `b`, computed within blocks. Runs with the same index
+    form a block, because such runs ran shortly after one another. The change is computed from the differences
+    within blocks, on the scale of `effect`, so that a drift from block to block does not affect the change. n
+    blocks have n - 1 degrees of freedom.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -108,7 +109,7 @@ def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool =
 
 
 def is_relative(*values: float) -> bool:
-    """Return whether changes of these values are relative, which they are if all values are positive."""
+    """Return whether changes of these values are relative, which is the case if all values are positive."""
     return all(value > 0 for value in values)
 
 
@@ -133,9 +134,9 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 def holm_in_families(tested: Mapping[Key, tuple[float, bool]]) -> dict[Key, tuple[float, int]]:
     """Return each p value corrected within its family, and the size of the family. Metrics with a direction
-    are one family, all others the second.
+    are one family, all other metrics the second family.
 
-    tested: the p value of each metric, and whether it has a direction.
+    tested: the p value of each metric, and whether the metric has a direction.
     """
     found: dict[Key, tuple[float, int]] = {}
     for directed in (True, False):
@@ -150,8 +151,8 @@ def holm_of(ps: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def on_scale(values: Sequence[float], *, relative: bool) -> list[float]:
-    """Return the numbers whose differences are judged: the logarithms if changes are relative, otherwise the
-    values."""
+    """Return the numbers whose differences are judged: the logarithms of the values if changes are relative,
+    otherwise the values."""
     return [math.log(value) for value in values] if relative else list(values)
 
 
@@ -173,8 +174,8 @@ def least_step(*sides: Sequence[float]) -> float:
 
 
 def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
-    """Return the standard deviation that rounding to multiples of `step` causes. It is the minimum that is
-    assumed for a side."""
+    """Return the standard deviation that rounding to multiples of `step` causes. A side's standard deviation
+    is assumed to be at least this value."""
     error = step / math.sqrt(12)
     # Values near zero would make the result infinite.
     return min(error / centre(side, relative=True), LIMIT) if relative else error
@@ -212,7 +213,7 @@ def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -
         # on it too much.
         freedom: float = few - 1
     else:
-        # Welch and Satterthwaite's degrees of freedom.
+        # The degrees of freedom are computed by Welch's and Satterthwaite's formula.
         part = (errors[0] / error) ** 2
         freedom = 1 / (part**2 / (len(a) - 1) + (1 - part) ** 2 / (len(b) - 1))
     return interval(difference, error, freedom=freedom)
@@ -252,13 +253,13 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""Maximum number of arrangements that are all tried, which is enough for eight runs per side, or 14
-blocks."""
+"""Maximum number of arrangements up to which all arrangements are tried, which is enough for eight runs per
+side, or 14 blocks."""
 _RANDOM = 9_999
 
 
 # Further tests, which assume less than Student's t. The result is None if there are too few runs for any
-# finding. They never decide a verdict.
+# finding. These tests never decide a verdict.
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -317,8 +318,8 @@ def signed_rank_p(differences: Sequence[float]) -> float | None:
 
 
 def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
-    """Return both sides of all arrangements, or of random arrangements if there are too many. Each is a row;
-    the first row is the observed one."""
+    """Return both sides of all arrangements, or of random arrangements if there are too many. Each
+    arrangement is a row; the first row is the observed arrangement."""
     import numpy
 
     count = len(a) + len(b)
@@ -333,7 +334,7 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
     if arrangements <= _EXACT:
         first, second = _places(count, len(a))
         return values[first], values[second]
-    # A fixed seed, so that the same runs always give the same result.
+    # The seed is fixed, so that the same runs always give the same result.
     rows = numpy.random.default_rng(0).permuted(numpy.tile(values, (_RANDOM, 1)), axis=1)
     rows = numpy.vstack([values, rows])
     return rows[:, : len(a)], rows[:, len(a) :]
@@ -349,8 +350,8 @@ def _share(distances: Any) -> float:
 
 @cache
 def _places(count: int, chosen: int) -> tuple[Any, Any]:
-    """Return all ways to choose `size` of `count` items: the indexes of the chosen items, and those of the
-    rest, one row per choice."""
+    """Return all ways to choose `size` of `count` items: the indexes of the chosen items, and the indexes of
+    the other items, one row per choice."""
     import numpy
 
     first = numpy.array(list(combinations(range(count), chosen)))
@@ -361,7 +362,8 @@ def _places(count: int, chosen: int) -> tuple[Any, Any]:
 
 @cache
 def _signs(count: int) -> Any:
-    """Return every combination of `count` signs, one row each, all positive first."""
+    """Return every combination of `count` signs. Each combination is a row; the first row has only positive
+    signs."""
     import numpy
 
     bits = numpy.arange(2**count)[:, None] >> numpy.arange(count) & 1

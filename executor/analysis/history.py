@@ -1,5 +1,5 @@
-"""Statistics of runs in order of time: their scatter, the band for the next runs, and drifts of one or two
-sides."""
+"""Statistics of runs in order of time: the runs' scatter, the band for the next runs, and drifts of one or
+two sides."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from executor.analysis.effect import (
 FEWEST = 5
 """Minimum number of runs that can show a drift."""
 DRIFTS = 0.01
-"""Significance level at which a trend is called a drift, over all metrics."""
+"""Significance level, over all metrics, at which a trend is called a drift."""
 
 
 def successive_scatter(values: Sequence[float]) -> float | None:
-    """Return the relative standard deviation of runs, in order of time; None if it is unknown.
+    """Return the relative standard deviation of runs that are given in order of time; None if the deviation
+    is unknown.
 
-    It is computed from the median step between consecutive runs, so that a single change among many runs and
-    a slow drift do not affect it.
+    The deviation is computed from the median step between consecutive runs, so that neither a single change
+    among many runs nor a slow drift affects the deviation.
     """
     if len(values) < 2 or not is_relative(*values):
         return None
@@ -53,7 +54,7 @@ def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
     of the centre of `newest`.
 
     values: two or more. Student's t is used, on logarithms if all values are positive. The scatter is assumed
-    to be at least that of rounding.
+    to be at least the scatter that rounding causes.
     """
     relative = is_relative(*values, *newest)
     scaled, seen = on_scale(values, relative=relative), mean_of(on_scale(newest, relative=relative))
@@ -61,7 +62,7 @@ def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
     scatter = max(deviation(scaled), rounding(values, step=least_step(values, newest), relative=relative))
     error = scatter * math.sqrt(1 / len(newest) + 1 / len(values))
     low, high, p = interval(seen - middle, error, freedom=len(values) - 1)
-    # The interval of the difference, relative to the history's centre.
+    # The interval is that of the difference, relative to the history's centre.
     half = (high - low) / 2
     ends = (middle - half, middle + half)
     return Band(*((_exp(ends[0]), _exp(ends[1])) if relative else ends), p)
@@ -104,7 +105,8 @@ class SidesDrift:
 
 
 def one_after_the_other(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Return whether all runs of one side started before those of the other. a, b: times (ms UTC); 0 if unknown."""
+    """Return whether all runs of one side started before all runs of the other side. a, b: times (ms UTC); 0
+    if unknown."""
     return all((*a, *b)) and (max(a) < min(b) or max(b) < min(a))
 
 
@@ -129,7 +131,7 @@ def sides_drift(a: Sequence[tuple[int, float]], b: Sequence[tuple[int, float]]) 
 
 
 def _slopes(side: Sequence[tuple[int, float]]) -> Iterator[float]:
-    """Yield the slope between each two runs of a side. side: in order of time."""
+    """Yield the slope between each two runs of a side. side: the runs in order of time."""
     for (earlier, x), (later, y) in combinations(side, 2):
         if later > earlier:
             yield (y - x) / (later - earlier)

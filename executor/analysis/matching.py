@@ -21,8 +21,8 @@ _NO_DIRECTION = "no direction"
 
 
 def converted(value: RunValue, units: str) -> float | None:
-    """Return the number of a run in other units; None if it cannot be converted. A rate is not converted to a
-    duration, because the minimum of one is the maximum of the other.
+    """Return the number of a run in other units; None if the number cannot be converted. A rate is not
+    converted to a duration, because the minimum of a rate is the maximum of the duration.
     """
     if value.units == units:
         return value.value
@@ -37,7 +37,7 @@ def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | No
     are the same.
 
     A different pattern alone does not count as a different definition, because `differences` reports it. If
-    only some runs name a direction, it applies to all.
+    only some runs name a direction, this direction applies to all runs.
     """
     reasons = []
     units = a[0].units
@@ -58,7 +58,8 @@ def below(side: Sequence[RunValue]) -> float | None:
 
 
 def why_bounds(*sides: Sequence[RunValue]) -> str | None:
-    """Return why no difference can be seen if some numbers of these runs are only bounds; otherwise None."""
+    """Return why numbers of these runs show no difference, which is the case if some numbers are only bounds;
+    otherwise None."""
     bounds = [each for side in sides for each in side if each.below is not None]
     if not bounds:
         return None
@@ -67,7 +68,8 @@ def why_bounds(*sides: Sequence[RunValue]) -> str | None:
 
 
 def _definition(value: RunValue) -> dict[str, str]:
-    """Return the keys of a metric that must be the same for its numbers to be comparable, with their values."""
+    """Return the keys of a metric that must be the same in both sides for numbers to be comparable, with the
+    keys' values."""
     metric = value.metric or _PLAIN
     summary = {key: getattr(metric, key) for key in marked_keys(Metric, About.SUMMARY)}
     warmup, count = metric.warmup, summary.pop("warmup_values")
@@ -168,14 +170,14 @@ def _incomparable(
 
 
 def _better(a: Sequence[RunValue], b: Sequence[RunValue]) -> Better | None:
-    """Return the direction that is better, from the first run that names one."""
+    """Return the direction that is better, from the first run that names a direction."""
     return next((each.better for each in (*a, *b) if each.better is not None), None)
 
 
 def _within_blocks(
     sides: Sequence[Sequence[Run]], numbers: list[list[float]]
 ) -> tuple[list[list[float]], Effect]:
-    """Return the numbers of those runs of two sides that ran in the same blocks, and the change between the
+    """Return the numbers of the two sides' runs that ran in the same blocks, and the change between the
     sides."""
     by_block = [
         dict(zip([run.block for run in side], own, strict=True))

@@ -31,29 +31,30 @@ class RunValue:
 
     value: float
     count: int
-    """Number of values that contributed to the headline, without warm-up."""
+    """Number of values that contributed to the headline; the warm-up is not counted."""
     name: str = WALL_TIME
     """Name of the metric, without its labels."""
     labels: tuple[tuple[str, str], ...] = ()
     units: str = ""
     metric: Metric | None = None
-    """The metric's table in the descriptor; None if it has none."""
+    """The metric's table in the descriptor; None if the descriptor has no such table."""
     ranks: int = 1
     """Number of ranks that contributed to the headline."""
     unsteady: str | None = None
-    """Reason why the values are not steady, for the first rank that is not steady; None if all are steady."""
+    """Reason why the values are not steady, for the first rank that is not steady; None if all ranks are
+    steady."""
     below: float | None = None
-    """Upper bound of a peak memory that cannot be distinguished from that of the shim; None if `value` is
+    """Upper bound of a peak memory that cannot be distinguished from the shim's peak; None if `value` is
     exact."""
 
     @property
     def better(self) -> Better | None:
-        """Direction that is an improvement, if the descriptor names it."""
+        """Direction that is an improvement, if the descriptor names a direction."""
         return self.metric.better if self.metric is not None else None
 
     @property
     def tolerance(self) -> float | None:
-        """Relative change that does not matter, if the descriptor names it."""
+        """Relative change that does not matter, if the descriptor names a tolerance."""
         return self.metric.tolerance if self.metric is not None else None
 
 
@@ -78,7 +79,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRuns:
-    """The runs of one job that can be compared, and notes on those that cannot be."""
+    """The runs of one job that can be compared, and notes on runs that cannot be compared."""
 
     job_id: str
     job: Job
@@ -109,9 +110,9 @@ def runs_of(
     generation: int | None = None,
 ) -> JobRuns:
     """Return the runs of a job. starts: start of the benchmark (ms UTC) by generation (None for the first or
-    only one), from which the warm-up counts; without it, the time of the first value. of_one_size: whether
-    only values of generations on equally many nodes are used: on `nodes`, or on as many as the last
-    generation. generation: if set, only values of this generation are used.
+    only one), from which the warm-up counts; if a start is missing, the warm-up counts from the first value.
+    of_one_size: whether only values of generations on equally many nodes are used: on `nodes` nodes, or on as
+    many nodes as the last generation. generation: if set, only values of this generation are used.
     """
     if result is None:
         return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
@@ -141,9 +142,9 @@ class _Size:
 
     nodes: int
     generations: frozenset[int] | None = None
-    """None: all."""
+    """Numbers of the generations; None if all generations are used."""
     sentence: str = ""
-    """Sentence about the generations that are left out; empty if none are."""
+    """Sentence about the generations that are left out; empty if no generation is left out."""
 
 
 def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size:
@@ -210,14 +211,14 @@ def _repeated_run(
 
 @dataclass(frozen=True, kw_only=True)
 class OverRuns:
-    """One metric over the successful runs that have a value of it."""
+    """One metric over the successful runs that have a value of the metric."""
 
     name: str
     units: str
     values: tuple[float, ...]
     """One value for each run, in the order of the runs."""
     below: float | None = None
-    """Upper bound of the mean, if some of the values are bounds; None if the mean is exact."""
+    """Upper bound of the mean, if some values are bounds; None if the mean is exact."""
 
     @property
     def mean(self) -> float:
@@ -242,7 +243,7 @@ class OverRuns:
 
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
-    """Return the metrics of a job with several runs, in the order of a single run."""
+    """Return the metrics of a job with several runs, in the order in which a single run has the metrics."""
     groups = runs.by_metric()
     # The arms of each metric are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
@@ -275,7 +276,7 @@ def _values(
     groups: dict[str, list[PointSeries]] = {}
     for series in every:
         groups.setdefault(series.key.labelled, []).append(series)
-    # Sorted in the descriptor's order, not in the order of appearance.
+    # The metrics are sorted in the descriptor's order, not in the order of appearance.
     order = {name: i for i, name in enumerate(metrics)}
     names = sorted(groups, key=lambda name: order.get(groups[name][0].key.name, len(order)))
     values = {}
@@ -327,11 +328,11 @@ def _bound(found: Sequence[float], floor: float | None, metric: Metric) -> float
 
 
 def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
-    """Return the runs of a job that compares two descriptors, by their arms; empty for other jobs."""
+    """Return the runs of a job that compares two descriptors, by their arms; empty for any other job."""
     arms: dict[str, list[Run]] = {}
     for run in runs.runs:
         if run.arm is not None:
             arms.setdefault(run.arm, []).append(run)
-    # The other arms are compared with the first one.
+    # The other arms are compared with the first arm.
     names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
     return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

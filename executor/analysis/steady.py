@@ -1,8 +1,8 @@
 """Checks whether a metric was steady, to mark runs whose headline hides that values were still changing.
 
-The rule uses up to 256 values, evenly spread over the run without its warm-up. They are reduced to 32 medians
-of neighbours, which spikes do not change. A series is marked if Pettitt's test (Applied Statistics 1979)
-finds a change that is larger than the metric's tolerance and than 2 % of its level. The test takes the
+The rule uses up to 256 values, evenly spread over the run without its warm-up. These values are reduced to 32
+medians of neighbours, which spikes do not change. A series is marked if Pettitt's test (Applied Statistics
+1979) finds a change that is larger than the metric's tolerance and than 2 % of its level. The test takes the
 correlation of neighbours into account. Short series are not judged.
 """
 
@@ -34,7 +34,7 @@ class Unsteady:
     """The reason why a series is not steady."""
 
     trends: bool
-    """Whether the series still rises or falls at its end; if not, it changed earlier."""
+    """Whether the series still rises or falls at its end; if not, the series changed earlier."""
     change: float
     """Size of the change, or of the trend over the last half, in the metric's units."""
     level: float
@@ -44,7 +44,7 @@ class Unsteady:
 
     @property
     def sentence(self) -> str:
-        # Relative to the value before the change, so that a fall to a tenth is a fall by 90 %.
+        # The change is relative to the value before the change, so that a fall to a tenth is a fall by 90 %.
         start = self.level - (self.change / 2 if self.trends else self.change)
         share = abs(self.change / start) if start else math.inf
         amount = f" by {share:.0%}" if share < 10 else " many times over"
@@ -55,7 +55,7 @@ class Unsteady:
 
 
 def unsteady(values: Sequence[float], *, tolerance: float | None = None) -> Unsteady | None:
-    """Return why a series, without its warm-up, is not steady; None if it is steady, or has too few
+    """Return why a series, without its warm-up, is not steady; None if the series is steady, or has too few
     values."""
     if len(values) < FEWEST:
         return None
@@ -91,8 +91,8 @@ def _chance(
 
 
 def series_unsteady(series: PointSeries, metric: Metric | None, values: Sequence[float]) -> Unsteady | None:
-    """Return why a series of a job is not steady; None if it is. values: those of the series without
-    warm-up."""
+    """Return why a series of a job is not steady; None if the series is steady. values: the series' values
+    without warm-up."""
     trend = Trend()
     trend.add_all(values)
     return unsteady(trend.points, tolerance=metric.tolerance if metric is not None else None)
@@ -114,7 +114,7 @@ def _pettitt(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _residuals(values: Sequence[float]) -> list[float]:
-    """Return the distances of values from a line through them."""
+    """Return the distances of values from a line through the values."""
     times = _times(len(values))
     middle, slope = fmean(values), _slope_of(values)
     return [value - middle - slope * time for time, value in zip(times, values, strict=True)]
@@ -146,7 +146,7 @@ def _inflation(residuals: Sequence[float]) -> float:
     if not squares:
         return 1.0
     products = math.fsum(a * b for a, b in pairwise(residuals))
-    # Corrects the estimate, because the fitted line makes neighbouring values look less similar than they
+    # The estimate is corrected, because the fitted line makes neighbouring values look less similar than they
     # are.
     correlation = products / squares
     correlation += (2 + 3 * max(correlation, 0.0)) / len(residuals)

@@ -12,9 +12,9 @@ from executor.analysis.measured_runs import SUCCEEDED
 from executor.records.counted_values import memory_floor
 
 OUTLIER = 10 * 1.4826
-"""Distance from the median, in median absolute deviations, beyond which a run is an outlier. It equals 10
-standard deviations of normal noise. Source of this score: Iglewicz and Hoaglin, "How to Detect and Handle
-Outliers", 1993, with hyperfine's bound."""
+"""Distance from the median, in median absolute deviations, beyond which a run is an outlier. The distance
+equals 10 standard deviations of normal noise. Source of this score: Iglewicz and Hoaglin, "How to Detect and
+Handle Outliers", 1993, with hyperfine's bound."""
 _FEWEST = 5
 """Minimum number of runs for a search for outliers."""
 RESOLUTION = 0.001
@@ -65,7 +65,7 @@ class CommandTimes:
 
     @property
     def peak_memory(self) -> int | None:
-        """Largest peak memory of all runs; None if it does not exceed that of the process that starts
+        """Largest peak memory of all runs; None if it does not exceed the peak of the process that starts
         commands."""
         largest = max(self.memory, default=0)
         return largest if largest > self.floor else None
@@ -109,7 +109,8 @@ def _times(name: str, runs: Sequence[RepeatOutcome], *, floor: int) -> CommandTi
 
 
 def doubts(times: CommandTimes, *, warmup: int, prepares: bool, shell: bool) -> list[str]:
-    """Return doubts about the times of a command, with advice. warmup: number of warm-up runs before them."""
+    """Return doubts about the times of a command, with advice. warmup: number of warm-up runs before the
+    timed runs."""
     return [
         *_outlier_doubts(times, warmup=warmup, prepares=prepares),
         *_start_doubts(times, shell=shell),

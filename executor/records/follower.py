@@ -86,7 +86,8 @@ class JobFollower:
         self._metrics: dict[int, LineStream] = {}
         self._held: list[RunEvent] = []
         self._attempt = AttemptRecord(node.job, node.attempt) if nodes is not None else None
-        """Record with the coordinator's order to end the nodes; None in a job of one node."""
+        """Record with the coordinator's order to end the nodes; None in a job of one node, and after the
+        order was seen."""
         self._leading = LeadingNodes(node.job, attempt=node.attempt) if is_elastic else None
         self._lead: Lead | None = None
 
