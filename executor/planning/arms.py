@@ -1,5 +1,5 @@
-"""Combines several descriptors into one job with several arms, which run on the same machine and are measured
-in the same way."""
+"""Combines several descriptors into one job with several arms. All arms run on the same machine and are
+measured in the same way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from executor.planning.scripts_folder import ScriptsOrigin
 _T = TypeVar("_T")
 
 _RUNS = 10
-"""Runs of each arm by default."""
+"""Default number of runs of each arm."""
 _OWN = {
     "info": {"description", "labels", "task_name"},
     "ml": {"benchmark_code", "args", "script"},
@@ -41,12 +41,12 @@ _OWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class ArmFiles:
-    """An arm's own files, as they were when its job was made."""
+    """An arm's own files, as the files were when the arm's job was made."""
 
     scripts: ScriptsOrigin | None
     """Origin of the arm's scripts; None if the arm has no scripts."""
     sha256: str | None
-    """Checksum over the names and contents of those scripts."""
+    """Checksum over the names and contents of the arm's scripts."""
     git: Git | None
     """Commit of the folder of the arm's descriptor."""
 
@@ -56,15 +56,15 @@ class FileArm(ArmTable):
     in a descriptor."""
 
     folder: Path
-    """Absolute folder of the arm's descriptor: the base of the relative paths below."""
+    """Absolute folder of the arm's descriptor, which is the base of the relative paths in this class."""
     script: Script | None = None
-    """The arm's scripts, which replace those of `[ml]`."""
+    """The arm's scripts, which replace the scripts of `[ml]`."""
     sources: list[SourceTable] = Field(default_factory=list)
-    """The arm's data, in addition to that of `[data]`."""
+    """The arm's data, in addition to the data of `[data]`."""
 
 
 def file_arms(descriptor: Descriptor) -> list[FileArm]:
-    """Return the arms with files of their own. Either all arms have their own files, or none has."""
+    """Return the arms with files of their own. Either all arms have their own files, or no arm has."""
     arms = descriptor.repeat.arms if descriptor.repeat is not None else []
     return [each for each in arms if isinstance(each, FileArm)]
 
@@ -102,7 +102,7 @@ class _Side:
 
     @property
     def at_fixed_places(self) -> list[SourceTable]:
-        """Sources with an absolute path on the machine, which is the same for all arms."""
+        """Sources whose path on the machine is absolute, and is therefore the same for all arms."""
         return [each for each in self.sources if each.path.startswith(("/", "~/"))]
 
     def arm(self, name: str, shared_labels: Mapping[str, str]) -> ArmTable:
@@ -117,7 +117,7 @@ class _Side:
         )
 
     def file_arm(self, arm: ArmTable, script: Script | None, sources: Sequence[SourceTable]) -> FileArm:
-        """Return `arm` with those of its files that the arms do not share. script, sources: the shared ones,
+        """Return `arm` with the arm's files that the arms do not share. script, sources: the shared files,
         which belong to the job."""
         return FileArm(
             **vars(arm),
@@ -137,7 +137,7 @@ def as_arms(
 ) -> Descriptor:
     """Return one descriptor whose arms are the descriptors in these files.
 
-    runs, until: for each arm; they replace the values in `[repeat]`. Raises UsageError with the key if
+    runs, until: values for each arm that replace the values in `[repeat]`. Raises UsageError with the key if
     descriptors differ in a key that must be the same.
     """
     sides = [_Side.read(*each) for each in zip(files, descriptors, strict=True)]
@@ -179,7 +179,7 @@ def _shared_files(sides: Sequence[_Side]) -> tuple[Script | None, list[SourceTab
 
 
 def _check_alike(one: _Side, other: _Side) -> None:
-    """Raise UsageError if the two differ in a key that must be the same for all arms."""
+    """Raise UsageError if the two descriptors differ in a key that must be the same for all arms."""
     for key, first, second in _differences(_shared(one), _shared(other)):
         raise UsageError(
             f"{key}: {one.file} says {_shown(first)}, {other.file} says {_shown(second)}; arms are compared on the same machine, "
@@ -189,7 +189,7 @@ def _check_alike(one: _Side, other: _Side) -> None:
 
 
 def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
-    """Return the task's name if all arms have the same."""
+    """Return the task's name if all arms have the same name of the task."""
     names = {each.info.task_name for each in descriptors}
     return names.pop() if len(names) == 1 else None
 
@@ -202,7 +202,7 @@ def _common(sides: Sequence[Sequence[_T]]) -> list[_T]:
 def _table(
     table: RepeatTable, metrics: Sequence[MetricTable], *, arms: int, runs: int | None, until: float | None
 ) -> RepeatTable:
-    """Return `[repeat]` for all arms together. Options of the command line override the file."""
+    """Return `[repeat]` for all arms together. Options of the command line override the files."""
     if table.arms:
         raise UsageError("repeat.arms: the files are arms already; remove the table")
     each = runs if runs is not None else table.runs
@@ -277,7 +277,7 @@ def _metrics(sides: Sequence[_Side]) -> list[MetricTable]:
 
 def _names(files: Sequence[Path]) -> list[str]:
     """Return the arms' names: the file names, the folder names if files share a name, or "a", "b", "c" if
-    folders do, too."""
+    folders share a name as well."""
     whole = [each.absolute() for each in files]
     for names in ([each.stem for each in whole], [each.parent.name for each in whole]):
         if len(set(names)) == len(names) and all(
@@ -296,7 +296,7 @@ def _shared(side: _Side) -> dict[str, Any]:
     """Return the values of the keys that must be the same in all descriptors."""
     table = side.descriptor.model_dump()
     if side.models:
-        # A table instead of a list, so that the message names the item and key that differ.
+        # Lists become tables, so that the message names the item and key that differ.
         table["server"]["models"] = {str(number): vars(each) for number, each in enumerate(side.models, 1)}
     return {
         key: {name: each for name, each in value.items() if name not in _OWN.get(key, ())}

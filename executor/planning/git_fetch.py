@@ -26,7 +26,7 @@ MOST_BYTES = 8 << 30
 """Largest total size of the repository, its files and git's output (bytes)."""
 _LOOK_SECONDS, _TICK_SECONDS = 1.0, 0.02
 _MOST_PRINTED = 1 << 16
-"""Only this many bytes at the end of git's output are read."""
+"""Number of bytes at the end of git's output that are read."""
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LONGEST_ERROR = 300
 _SETTINGS = (
@@ -65,7 +65,7 @@ class GitFiles:
 
 
 class _GitError(Exception):
-    """A command of git failed; the message is what it printed."""
+    """A command of git failed; the message is what the command printed."""
 
 
 def fetch_files(
@@ -73,8 +73,9 @@ def fetch_files(
 ) -> GitFiles:
     """Fetch the files of the commit that `ref` names into the empty folder `place`.
 
-    address: https. ref: branch, tag or full commit; None: the default branch. folder: relative path of the
-    folder to fetch; None: all files. environment: the caller's. Raises UsageError, OSError.
+    address: https address of the repository. ref: branch, tag or full commit; if None, the default branch.
+    folder: relative path of the folder to fetch; if None, all files are fetched. environment: the caller's
+    environment variables. Raises UsageError, OSError.
     """
     repository = _Repository(
         place, address, deadline=time.monotonic() + FETCH_SECONDS, environment=environment
@@ -119,7 +120,7 @@ class _Repository:
         }
 
     def fetch(self, ref: str | None) -> str:
-        """Fetch the commit that `ref` names; return its hash."""
+        """Fetch the commit that `ref` names; return the commit's hash."""
         self._home.mkdir()
         self._files.mkdir()
         self._ask("init", "--quiet", "--template=")
@@ -144,12 +145,12 @@ class _Repository:
             if "did not match any file" not in str(error):
                 raise
             raise UsageError(f"the commit {commit} has no files") from error
-        # Marks the folder as a repository's root, so that ignore files of the folders above are not read.
+        # The folder is marked as a repository's root, so that ignore files of the folders above are not read.
         (self._files / wanted / ".git").mkdir(exist_ok=True)
         return self._files / wanted
 
     def _ask(self, *arguments: str) -> str:
-        """Run git in a session of its own and return its output. If git fails to end in time, its process
+        """Run git in a session of its own and return git's output. If git fails to end in time, git's process
         group is killed. Raises _GitError, UsageError, TimeoutExpired, OSError."""
         settings = [part for each in _SETTINGS for part in ("-c", each)]
         with (
@@ -176,10 +177,12 @@ class _Repository:
             return _end_of(output)
 
     def _await(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for git, and check the size of what it writes meanwhile. Raises UsageError, TimeoutExpired."""
+        """Wait for git, and meanwhile check the size of what git writes. Raises UsageError,
+        TimeoutExpired."""
         next_look = 0.0
         while True:
-            # Asked before the size is checked, so that the last check sees everything that git has written.
+            # Whether git has ended is asked before the size is checked, so that the last check sees
+            # everything that git has written.
             has_ended = _has_ended(process)
             if has_ended or time.monotonic() >= next_look:
                 self._require_size()
@@ -200,7 +203,7 @@ class _Repository:
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Return whether git has exited. If possible, the process is not reaped yet, because its session id could
     be reused afterwards."""
-    if not hasattr(os, "waitid"):  # on a Mac before Python 3.13
+    if not hasattr(os, "waitid"):  # This function is missing on a Mac before Python 3.13.
         return process.poll() is not None
     # If the program that started `bai` ignores SIGCHLD, the kernel has already reaped git.
     with suppress(ChildProcessError):
@@ -209,7 +212,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Return the total size of all files below `folder` (bytes), which may change meanwhile."""
+    """Return the total size of all files below `folder` (bytes), which may change while it is computed."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -224,7 +227,7 @@ def _end_of(file: IO[bytes]) -> str:
 
 
 def _reason(printed: str, ref: str | None) -> str:
-    """Return why a fetch failed, from what git printed."""
+    """Return why a fetch failed, according to what git printed."""
     if _NO_REF.search(printed):
         wanted = f'branch, tag or full commit "{ref}"' if ref is not None else "default branch"
         return f"the repository has no {wanted}; correct ref"

@@ -1,4 +1,4 @@
-"""Values of the configuration for keys that a descriptor on EC2 does not set. No I/O."""
+"""Values of the configuration for keys that a descriptor for EC2 does not set. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from executor.descriptor.ec2_table import Ec2, read_reservation
 from executor.descriptor.toml_text import toml_value
 
 _LOCAL = "local"
-"""The instance type of a descriptor that does not name one."""
+"""The instance type of a descriptor that does not name a type."""
 _NAMED = ("subnets", "security_groups", "instance_profile", "public_ip")
-"""Keys that exist both in the configuration and in `[aws.ec2]`. The launch merges them."""
+"""Keys that exist both in the configuration and in `[aws.ec2]`. The launch merges the values of such keys."""
 _VOLUME_KEYS = tuple(each.name for each in fields(Volume))
 _DEFAULT = "default"
 
@@ -63,8 +63,8 @@ def with_defaults(descriptor: Descriptor, settings: Settings) -> Descriptor:
 
 
 def used_defaults(descriptor: Descriptor, settings: Settings, *, on_ec2: bool) -> list[DefaultValue]:
-    """Return the values of the configuration that a job of `descriptor` uses. descriptor: as the user wrote
-    it."""
+    """Return the values of the configuration that a job of `descriptor` uses. descriptor: the descriptor as
+    the user wrote it."""
     limits = settings.limits
     names = [each.name for each in fields(limits) if each.name in limits.written - descriptor.limits.written]
     of_limits = [_value(settings, f"limits.{name}", getattr(limits, name)) for name in names]

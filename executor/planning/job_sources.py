@@ -1,5 +1,5 @@
-"""The sources of a job: data, scripts and the checkpoint of another job, as the agent's job descriptor lists
-them. No I/O."""
+"""The sources of a job: data, scripts and the checkpoint of another job, in the form in which the agent's job
+descriptor lists sources. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Uploaded:
     sha256: str
     size: int
     packed: bool
-    """Whether this is a folder, packed as a tar archive."""
+    """Whether the upload is a folder, packed as a tar archive."""
     region: str | None = None
 
 
@@ -84,8 +84,8 @@ def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
 
 
 def script_folder(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the folder that `script` names; None if it does not name a folder. folder: base of relative
-    paths."""
+    """Return the folder that `script` names; None if `script` does not name a folder. folder: base of
+    relative paths."""
     if script is None or script.path is None:
         return None
     return ScriptsOrigin(path=_normal(folder / script.path))
@@ -97,8 +97,8 @@ def is_stored(script: Script) -> bool:
 
 
 def script_archive(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the archive on this machine that `script` names; None if it does not name one. folder: base of
-    relative paths."""
+    """Return the archive on this machine that `script` names; None if `script` does not name an archive.
+    folder: base of relative paths."""
     if script is None or script.script is None or is_stored(script):
         return None
     return ScriptsOrigin(path=_normal(folder / script.script), is_folder=False)
@@ -145,8 +145,8 @@ def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Return `path` without "." and "..". Symbolic links are not resolved, because that would read the
-    disk."""
+    """Return `path` without "." and "..". Symbolic links are not resolved, because resolving links would read
+    the disk."""
     parts: list[str] = []
     for part in path.parts:
         if part == ".." and len(parts) > 1:
@@ -162,17 +162,18 @@ class FoundCheckpoint(CheckpointTable):
 
     origin: CheckpointOrigin
     store: str
-    """Address of the job store with that checkpoint."""
+    """Address of the job store that contains the checkpoint."""
 
 
 def plan_checkpoint(written: CheckpointTable, store: Store | None) -> Checkpoint:
-    """Return the table for the agents of a job in `store`. Raises PlanError if they cannot restore the other job's checkpoint."""
+    """Return the table for the agents of a job in `store`. Raises PlanError if these agents cannot restore
+    the other job's checkpoint."""
     if written.from_ is None:
         return as_kind(Checkpoint, written)
     if not isinstance(written, FoundCheckpoint):
         raise PlanError(f'checkpoint.from: "{written.from_}" is another job, which cannot be used here.')
     if store is not None and store.url != written.store:
-        # An agent restores from the store of its own job.
+        # An agent restores checkpoints only from the store of its own job.
         raise PlanError(
             f"checkpoint.from: the job {written.origin.job} is in {written.store}, but this job would be in {store.url}. Run it where "
             "that job is, or name a job that is in the same store."

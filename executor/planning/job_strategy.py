@@ -1,4 +1,5 @@
-"""The strategy of a job: the number of nodes, and the processes that each node starts. No I/O."""
+"""The strategy of a job: the number of nodes, and the processes that each node starts. The module does no
+I/O."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ def nodes_on_this_machine(descriptor: Descriptor) -> int:
 
 
 def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
-    """Return the minimum number of nodes of a job with one node. It is 1 if another machine may replace a
-    lost node."""
+    """Return the minimum number of nodes of a job with one node. The minimum is 1 if another machine may
+    replace a lost node."""
     least = distributed.num_instances.least if distributed is not None else None
     return 1 if descriptor.elastic.replacements else least
 

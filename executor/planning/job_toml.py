@@ -35,7 +35,8 @@ def job_toml(job: Job) -> str:
             raise UsageError(
                 f"the job cannot be written, because a name in it is not UTF-8: {shown.strip()}; rename it"
             ) from None
-    # Scripts are easier to read in several lines, but a TOML reader turns \r\n into \n in such a string.
+    # Scripts are easier to read in several lines, but a TOML reader turns \r\n into \n in a string of several
+    # lines.
     return _HEADER + (plain if "\\r" in plain else tomli_w.dumps(table, multiline_strings=True))
 
 
@@ -47,7 +48,7 @@ def shown_job_toml(record: JobRecord) -> str:
     content = record.store.get(key, limit=DESCRIPTOR_LIMIT)
     try:
         job = parse_job(content, where=f"{record.store.url}/{key}", checked=True)
-    except DescriptorError:  # written by another version, or damaged
+    except DescriptorError:  # Another version of `bai` wrote the descriptor, or the descriptor is damaged.
         return Redactor().redact(content.decode(errors="replace"))
     shown = without_credentials(job)
     return content.decode() if shown == job else job_toml(shown)

@@ -34,7 +34,7 @@ class MatrixJob:
     set: dict[Text, Text]
     """The job's combination: the value of each key, as the text of `--set`."""
     scripts_sha256: Text | None = None
-    """Checksum of the job's scripts; None if it has no scripts."""
+    """Checksum of the job's scripts; None if the job has no scripts."""
 
     @property
     def words(self) -> str:
@@ -84,11 +84,11 @@ def matrix_plan(
     resolve: Callable[[JobRequest, Descriptor], JobRequest] = lambda job_request, descriptor: job_request,
     digest: Callable[[JobRequest, Descriptor], str | None] = digest_of,
 ) -> tuple[GroupPlan, list[Finding]]:
-    """Return the group of jobs that a request makes, and the warnings of its jobs.
+    """Return the group of jobs that a request makes, and the warnings about these jobs.
 
-    resolve: looks up the other jobs and commits that the request refers to, once for all jobs. digest:
-    returns the checksum of a job's scripts. Raises the errors of both, UsageError, ScriptsError, and
-    FindingsError for the first job with mistakes.
+    resolve: function that looks up the other jobs and commits that the request refers to, once for all jobs.
+    digest: function that returns the checksum of a job's scripts. Raises the errors of both functions,
+    UsageError, ScriptsError, and FindingsError for the first job with mistakes.
     """
     job_request = replace(job_request, content=job_request.read_content())
     descriptor, _ = read_file(job_request)
@@ -159,8 +159,8 @@ def _expanded(axes: Mapping[str, Sequence[Any]], job_request: JobRequest) -> Map
 def _checked(
     plan: GroupPlan, digest: Callable[[JobRequest, Descriptor], str | None]
 ) -> tuple[GroupPlan, list[Finding]]:
-    """Return the plan with the checksums of its jobs' scripts, and the warnings of its jobs. Raises the same
-    errors as `matrix_plan`."""
+    """Return the plan with the checksums of its jobs' scripts, and the warnings about these jobs. Raises the
+    same errors as `matrix_plan`."""
     findings: dict[Finding, None] = {}
     digests: dict[tuple[tuple[str, str], ...], str | None] = {}
     for job in plan.jobs:

@@ -1,4 +1,5 @@
-"""Makes a job descriptor from a benchmark descriptor. It uses neither disk, network, clock nor randomness."""
+"""Makes a job descriptor from a benchmark descriptor. The module uses neither disk, network, clock nor
+randomness."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _MOST_RUNS = 50
 """Maximum number of runs if `[repeat]` sets `until` but not `runs`."""
 
 _ADAPTDL_LIMITS = {"grace": timedelta(seconds=120)}
-"""Default limits of an AdaptDL job, which are those of AdaptDL on Ray."""
+"""Default limits of an AdaptDL job, which are the limits of AdaptDL on Ray."""
 _ADAPTDL_PAUSE = timedelta(minutes=5)
 _ADAPTDL_FOLDER = "checkpoints"
 
@@ -46,19 +47,20 @@ class PlanInputs:
     """All inputs of a job except its descriptor."""
 
     folder: Path
-    """Absolute folder of the descriptor: the base of its relative paths."""
+    """Absolute folder of the descriptor, which is the base of the descriptor's relative paths."""
     job_id: str
     client_id: str
     where: Literal["local", "ec2"] = "local"
     store: Store | None = None
     arguments: Sequence[str] = ()
-    """Further arguments of the benchmark, after those of the descriptor."""
+    """Further arguments of the benchmark, after the descriptor's arguments."""
     scripts: ScriptsOrigin | None = None
     """Origin of the scripts: the copy that `copy_scripts` made, or the original folder."""
     data_root: Path | None = None
     """Folder that is put before the absolute paths of data."""
     home: Path | None = None
-    """Folder that `~` stands for in paths of data. None on an instance: the home folder of the job's user."""
+    """Folder that `~` stands for in paths of data. None on an instance, where `~` stands for the home folder
+    of the job's user."""
     git: Git | None = None
     sinks: Mapping[str, Any] = field(default_factory=dict)
     """Default destinations of records and output, by the names of their tables."""
@@ -67,17 +69,17 @@ class PlanInputs:
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
     """Objects in the staging bucket (EC2 only), by the absolute path of the local file or folder."""
     set: Mapping[str, str] = field(default_factory=dict)
-    """Values that override the descriptor file, by their keys. The descriptor already contains these values;
-    here they are for the job's record."""
+    """Values that override the descriptor file, by their keys. The descriptor already contains these values,
+    which are passed on for the job's record."""
     exclusive: bool = False
     """Whether the job waits until no other job is running on its machine."""
     arms: Mapping[str, ArmFiles] = field(default_factory=dict)
-    """Files of each arm, if arms have their own."""
+    """Files of each arm, if arms have their own files."""
 
 
 def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
-    """Return the job descriptor that makes an agent run `descriptor`, on this machine or an instance.
-    Raises PlanError."""
+    """Return the job descriptor with which an agent runs `descriptor`, on this machine or an instance. Raises
+    PlanError."""
     on_ec2 = inputs.where == "ec2"
     if on_ec2:
         _check_remote(descriptor)
@@ -226,7 +228,7 @@ def _server(descriptor: Descriptor) -> Server | None:
 def _limits(
     descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, strategy: StrategyTable
 ) -> Limits:
-    """Return the limits. A limit in the descriptor overrides the configuration, even if it equals the
+    """Return the limits. A limit in the descriptor overrides the configuration, even if the limit equals the
     default."""
     limits = Limits(
         **{
@@ -308,7 +310,7 @@ def _repeat(descriptor: Descriptor, inputs: PlanInputs) -> Repeat | None:
 
 
 def _arm(descriptor: Descriptor, written: ArmTable, inputs: PlanInputs) -> Arm:
-    """Return an arm: the benchmark, with the arm's values in place of those of the descriptor."""
+    """Return an arm: the benchmark, with the arm's values in place of the descriptor's values."""
     files = inputs.arms.get(written.name)
     own = {
         name: value
@@ -379,7 +381,7 @@ def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
     named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
     of_run = next((each for each in OfRun if each.value == named), None)
     if of_run is not None and all(each.name != named for each in metrics):
-        # `until` may name a resource of the runs without a table for it.
+        # `until` may name a resource of the runs for which there is no table.
         own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
         metrics.append(own)
     return tuple(metrics)
@@ -395,7 +397,7 @@ def _metric(written: MetricTable, *, warmup: timedelta | int | None) -> Metric:
     if written.warmup is not None:
         warmup = written.warmup
     if written.of_run is not None:
-        warmup = None  # a run has one value, at its end
+        warmup = None  # A run has one value of a resource, at the run's end.
     return as_kind(
         Metric,
         written,

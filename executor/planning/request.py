@@ -1,4 +1,4 @@
-"""A request to run a benchmark, and the reading of its descriptor."""
+"""A request to run a benchmark, and the reading of the request's descriptor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.errors import UsageError
 
-# Imported in the functions that read a descriptor: commands that only look at jobs load this module, too.
+# The reader is imported in the functions that read a descriptor, because commands that only show jobs also
+# load this module.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.override_places import Flags
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from executor.descriptor.variables import Variables
 
 REF_KEY = "ml.script.ref"
-"""Key of the commit of the scripts' repository. The `set` of a job always contains this key."""
+"""Descriptor key of the commit of the scripts' repository. The `set` of a job always contains this key."""
 LAST = "last"
 """Word that stands for the newest job in commands."""
 MATRIX = "matrix"
@@ -36,7 +37,7 @@ UNDRAWN_ID = "drawn-at-submission"
 
 
 class FindingsError(BaiError):
-    """A benchmark descriptor has mistakes. The message lists all of them for the user."""
+    """A benchmark descriptor has mistakes. The message lists all mistakes for the user."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         from executor.descriptor import render_findings
@@ -57,7 +58,7 @@ class OtherArms:
     runs: int | None = None
     """Number of runs of each arm; None if the descriptors set the number."""
     until: float | None = None
-    """Relative half-width of the interval that ends the runs; None if the descriptors set it."""
+    """Relative half-width of the interval that ends the runs; None if the descriptors set the half-width."""
     seed: int = 0
 
 
@@ -74,7 +75,7 @@ class ServiceRequest:
     """Program that sent the request to the service."""
     scripts: tuple[Source, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of sources (bytes) as far as they are known, by address."""
+    """Sizes of sources (bytes) as far as the sizes are known, by address."""
 
     def complete(self, job: Job) -> Job:
         """Return `job` with the request's client, ids and scripts."""
@@ -99,40 +100,40 @@ class JobRequest:
 
     file: Path
     on: str | None = None
-    """Backend that replaces the descriptor's; None: the descriptor's."""
+    """Backend that replaces the descriptor's backend; None if the descriptor's backend is used."""
     arguments: tuple[str, ...] = ()
     data_root: Path | None = None
     script: Path | None = None
     """File or folder that becomes the only member of the scripts' folder, in place of the descriptor's scripts."""
     overrides: tuple[Override, ...] = ()
-    """Values that override the file's."""
+    """Values that override the file's values."""
     content: bytes | None = None
-    """Descriptor text of the earlier job that is run again; None: the file's current text."""
+    """Descriptor text of the earlier job that is run again; None if the file's current text is used."""
     scripts: Path | None = None
-    """Copy of the scripts that the earlier job saved, or the files of a commit. They replace the descriptor's
-    scripts."""
+    """Copy of the scripts that the earlier job saved, or the files of a commit. These scripts replace the
+    descriptor's scripts."""
     of_copy: bool = False
-    """Whether `scripts` or `script` is such a copy or comes from a commit, so that the folder's commit does
-    not describe it."""
+    """Whether `scripts` or `script` is a copy of an earlier job's scripts, or comes from a commit. If so, the
+    folder's commit does not describe these scripts."""
     git: Git | None = None
-    """Commit of those files; None if unknown."""
+    """Commit of the files in `scripts` or `script`; None if unknown."""
     other_arms: OtherArms | None = None
     """Other descriptors that are compared with `file` in the same job."""
     exclusive: bool = False
     """Whether the job waits until no other job is running on its machine."""
     variables: Variables | None = None
-    """Environment for `${NAME}` in the descriptor; None: `${NAME}` is not expanded."""
+    """Environment for `${NAME}` in the descriptor; None if `${NAME}` is not expanded."""
     flags: Flags | None = None
-    """Options behind the descriptor's values, if the descriptor was made for a script; None if the user wrote
-    it."""
+    """Options from which the descriptor's values come, if the descriptor was made for a script; None if the
+    user wrote the descriptor."""
     service: ServiceRequest | None = None
-    """The benchmark service's additions; None if the request did not come from it. If set, the job uses no
-    file of this machine, and `file` is only a name."""
+    """The benchmark service's additions; None if the request did not come from the service. If set, the job
+    uses no file of this machine, and `file` is only a name."""
 
     @property
     def folder(self) -> Path:
-        """Absolute base of the descriptor's relative paths. For a request of the service it is "/", because
-        such a request has no folder."""
+        """Absolute base of the descriptor's relative paths. For a request of the service the base is "/",
+        because such a request has no folder."""
         return self.file.absolute().parent if self.service is None else Path("/")
 
     def read_content(self) -> bytes:
@@ -142,7 +143,7 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in the store, and whether this submission made it."""
+    """A job in the store, and whether this submission made the job."""
 
     record: JobRecord
     job: Job
@@ -150,8 +151,8 @@ class Submitted:
 
 
 def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
-    """Return the descriptor to run, with its warnings. Raises FindingsError, UsageError, and MatrixError if
-    the descriptor has `[matrix]`."""
+    """Return the descriptor to run, with the warnings about the descriptor. Raises FindingsError, UsageError,
+    and MatrixError if the descriptor has `[matrix]`."""
     descriptor, findings = read_file(job_request)
     if descriptor.matrix is not None and descriptor.matrix.axes:
         raise MatrixError(
@@ -163,7 +164,8 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
 
 
 def read_file(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
-    """Return the request's own descriptor, with its warnings. Raises FindingsError, UsageError."""
+    """Return the request's own descriptor, with the warnings about the descriptor. Raises FindingsError,
+    UsageError."""
     check_arguments(job_request.arguments)
     descriptor, findings = load_request(job_request)
     if descriptor is None:
@@ -204,7 +206,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
 def _read_other_arms(
     job_request: JobRequest, arms: OtherArms, first: Descriptor, findings: list[Finding]
 ) -> tuple[Descriptor, list[Finding]]:
-    """Return one descriptor made of `first` and the files of `arms`, with the warnings of all of them."""
+    """Return one descriptor made of `first` and the files of `arms`, with the warnings about all
+    descriptors."""
     from executor.descriptor import load
     from executor.planning.arms import as_arms
 
@@ -225,7 +228,7 @@ def _read_other_arms(
 
 
 def set_values(job_request: JobRequest) -> dict[str, str]:
-    """Return the values for the job's record: those set by options, and those in which variables were
+    """Return the values for the job's record: values set by options, and values in which variables were
     expanded.
 
     Values of other arms are recorded only in the arms. Raises OSError if the file is gone.
@@ -246,13 +249,14 @@ def set_values(job_request: JobRequest) -> dict[str, str]:
 
 
 def group_of(job_id: str) -> str | None:
-    """Return the id of the group that this job id belongs to; None if it is not the id of a group's job."""
+    """Return the id of the group that this job id belongs to; None if the id is not the id of a group's
+    job."""
     found = _JOB_OF_GROUP.fullmatch(job_id)
     return None if found is None else found[1]
 
 
 def check_id(job_id: str) -> None:
-    """Raise UsageError if this is not a valid job id."""
+    """Raise UsageError if `job_id` is not a valid job id."""
     try:
         Identity(id=job_id)
     except ValueError as error:

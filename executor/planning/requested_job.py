@@ -1,4 +1,5 @@
-"""The job that a request makes: its files on this machine, its descriptor, and the checks before it is created."""
+"""The job that a request makes: the job's files on this machine, its descriptor, and the checks before the
+job is created."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ delay a run."""
 def plan_inputs(
     job_request: JobRequest, settings: Settings, *, job_id: str, store: Store, scripts: ScriptsOrigin | None
 ) -> PlanInputs:
-    """Return the inputs of the plan of `job_request` that do not depend on the backend. Queries git. scripts:
-    origin of the scripts."""
+    """Return the inputs of the plan of `job_request` that do not depend on the backend. The function queries
+    git. scripts: origin of the scripts."""
     return PlanInputs(
         folder=job_request.folder,
         job_id=job_id,
@@ -60,8 +61,8 @@ def planned(
     scripts: ScriptsOrigin | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> Job:
-    """Return the job descriptor of `job_request` on this machine. Queries git, and changes nothing. Raises
-    PlanError."""
+    """Return the job descriptor of `job_request` on this machine. The function queries git, and changes
+    nothing. Raises PlanError."""
     inputs = plan_inputs(
         job_request,
         read_settings(),
@@ -81,8 +82,8 @@ def new_job_id(job_request: JobRequest, descriptor: Descriptor) -> str:
 
 
 def find_scripts(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return the file or folder on this machine that becomes the scripts' folder; None if the job has none.
-    Raises ScriptsError."""
+    """Return the file or folder on this machine that becomes the scripts' folder; None if the job has no
+    scripts. Raises ScriptsError."""
     if job_request.script is not None:
         return one_member(job_request.script)
     if job_request.scripts is not None:
@@ -91,28 +92,28 @@ def find_scripts(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrig
 
 
 def find_archive(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return the archive that is unpacked as the scripts' folder; None if the descriptor names none."""
+    """Return the archive that is unpacked as the scripts' folder; None if the descriptor names no archive."""
     return script_archive(descriptor.ml.script, folder=job_request.folder)
 
 
 def survey(
     job_request: JobRequest, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()
 ) -> ScriptsSurvey | None:
-    """Return the files of the request's scripts; None if it has no scripts. Raises ScriptsError."""
+    """Return the files of the request's scripts; None if the request has no scripts. Raises ScriptsError."""
     scripts = find_scripts(job_request, descriptor)
     return scripts.survey(leave_out=leave_out) if scripts is not None else None
 
 
 def digest_of(job_request: JobRequest, descriptor: Descriptor, leave_out: Sequence[Path] = ()) -> str | None:
-    """Return the checksum of a request's scripts as they are now; None if it has no scripts. Raises
-    ScriptsError."""
+    """Return the checksum of a request's scripts as the scripts are now; None if the request has no scripts.
+    Raises ScriptsError."""
     origin = find_scripts(job_request, descriptor) or find_archive(job_request, descriptor)
     return None if origin is None else scripts_digest(origin, leave_out)
 
 
 def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict[str, ArmFiles]:
-    """Return the files of each arm, by the arm's name. Queries git, and reads the scripts. Raises
-    ScriptsError."""
+    """Return the files of each arm, by the arm's name. The function queries git, and reads the scripts.
+    Raises ScriptsError."""
     found = {}
     for arm in file_arms(descriptor):
         scripts = script_folder(arm.script, folder=arm.folder)
@@ -122,7 +123,7 @@ def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict
 
 
 def _commit(job_request: JobRequest) -> Git | None:
-    """Return the commit of the request's folder, or the known commit of a copy. Queries git only for a
+    """Return the commit of the request's folder, or the known commit of a copy. Git is queried only for a
     folder."""
     if job_request.service is not None or job_request.of_copy:
         return job_request.git
@@ -164,7 +165,7 @@ def check_start(job: Job, environment: Mapping[str, str]) -> None:
         )
     if not job.sources:
         return
-    # Imported here: the HTTP client is slow to import.
+    # The module is imported here because its HTTP client is slow to import.
     from executor.planning.source_checks import refused_sources
 
     if refused := refused_sources(job.sources):
@@ -176,7 +177,7 @@ def unset_secrets(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the key and the environment variable of each secret whose variable is not set.
 
-    references: the benchmark's, by its variables. of_sinks: the sinks', by their keys.
+    references: the benchmark's references to secrets, by variable. of_sinks: the sinks' references, by key.
     """
     every: dict[tuple[str, ...], str] = {("env", "secrets", name): text for name, text in references.items()}
     for path, reference in {**every, **of_sinks}.items():
@@ -198,13 +199,13 @@ def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
 def _asked_for(job: Job) -> Job:
     """Return `job` without the origin of its values, and without values that `bai` looked up.
 
-    An address that was signed again counts as the same.
+    An address that was signed again counts as the same address.
     """
     job = without_credentials(job)
     strategy = replace(job.strategy, gpus=None)
     repeat = job.repeat
     if repeat is not None:
         repeat = replace(repeat, arms=tuple(replace(each, git=None) for each in repeat.arms))
-    # Of these values, only the commit of the scripts' repository is needed to tell what runs.
+    # Only the commit of the scripts' repository is needed to tell what runs; the other values are left out.
     given = {key: value for key, value in job.set.items() if key == REF_KEY}
     return replace(job, git=None, set=given, strategy=strategy, repeat=repeat)

@@ -1,4 +1,5 @@
-"""The request that made a job, saved in its record as `request.json` so that the job can be run again."""
+"""The request that made a job, saved in the job's record as `request.json` so that the job can be run
+again."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def keep_request(
     *,
     leave_out: Sequence[Path] = (),
 ) -> None:
-    """Record the request. Requests of several files are not recorded, nor are those of the service, whose
-    messages contain them.
+    """Record the request. Requests of several files are not recorded, nor are requests of the service,
+    because the service's messages contain the requests.
 
     scripts: origin of the scripts, which may be an archive. Raises StoreError, ScriptsError.
     """
@@ -42,7 +43,7 @@ def keep_request(
     try:
         line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        return  # A path is not UTF-8. The job runs, but `--like` cannot repeat it.
+        return  # A path is not UTF-8. The job runs, but `--like` cannot repeat the job.
     record.store.put(record.key(REQUEST), line)
 
 
@@ -88,7 +89,8 @@ class KeptRequest:
 
 
 def kept_request(record: JobRecord) -> KeptRequest | None:
-    """Return the request that made a job; None if it is not recorded. Raises StoreError, RecordError."""
+    """Return the request that made a job; None if the request is not recorded. Raises StoreError,
+    RecordError."""
     key = record.key(REQUEST)
     found = record.read_object(key)
     return None if found is None else checked(KeptRequest, found, where=f"{record.store.url}/{key}")
@@ -118,9 +120,9 @@ def kept_descriptor(record: JobRecord) -> Descriptor:
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return the path of the copy of a job's scripts. The job store must be a folder.
 
-    The agent of a single node uses this copy itself. Several nodes each make their own copy of it, so that
-    new files of one node do not appear on the others. arm: the arm that owns these scripts, if arms have
-    their own.
+    The agent of a single node uses this copy itself. In a job of several nodes, each node makes its own copy
+    of the scripts, so that new files of one node do not appear on other nodes. arm: the arm that owns these
+    scripts, if arms have their own scripts.
     """
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)

@@ -44,8 +44,8 @@ class NamedScript:
 def with_script(
     job_request: JobRequest, *, metrics: Sequence[str] = (), presets: Sequence[str] = ()
 ) -> JobRequest:
-    """Return the request with a descriptor made for the script that it names, or unchanged if it names a
-    descriptor.
+    """Return the request with a descriptor made for the script that the request names. A request that names a
+    descriptor is returned unchanged.
 
     metrics: texts NAME=REGEX. presets: names. Relative paths of the descriptor start at the current folder. Raises UsageError.
     """
@@ -111,7 +111,7 @@ def _begins_as_program(file: Path) -> bool:
         with file.open("rb") as content:
             return content.read(4).startswith(_PROGRAM_STARTS)
     except OSError:
-        return False  # the reader of descriptors reports the error
+        return False  # The reader of descriptors reports the error.
 
 
 def _member(folder: Path, name: str) -> str:
@@ -157,7 +157,8 @@ def _read_metric(text: str) -> dict[str, str]:
 def _descriptor(
     script: NamedScript, job_request: JobRequest, *, metrics: list[dict[str, str]], presets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the descriptor's table without the overrides, which are applied later, as to a file."""
+    """Return the descriptor's table without the overrides, which are applied later in the same way as to a
+    file."""
     engine = _engine(job_request)
     hardware: dict[str, Any] = {} if engine == "aws.ec2" else {"instance_type": "local"}
     if str(_value_at(job_request.overrides, _NODES) or 1) != "1":
@@ -182,7 +183,7 @@ def _descriptor(
 
 
 def _engine(job_request: JobRequest) -> str:
-    """Return the backend: that of `--on`, otherwise EC2 if an instance type is named."""
+    """Return the backend: the backend of `--on`, otherwise EC2 if an instance type is named."""
     if job_request.on is not None:
         return "aws.ec2" if job_request.on == "ec2" else "local"
     named = _value_at(job_request.overrides, _INSTANCE_TYPE)
@@ -194,7 +195,7 @@ def _value_at(overrides: Sequence[Override], path: tuple[str, ...]) -> Any:
 
 
 def _command(script: NamedScript) -> str:
-    """Return the command that starts the script in its folder."""
+    """Return the command that starts the script in the script's folder."""
     file = Path(script.member)
     interpreter = _INTERPRETERS.get(file.suffix)
     if file.suffix == ".sh" and _begins_as_program(script.folder / file):
@@ -205,7 +206,7 @@ def _command(script: NamedScript) -> str:
 
 
 def emitted_toml(job_request: JobRequest) -> str:
-    """Return the descriptor (TOML) of a request that `with_script` made, with its overrides."""
+    """Return the descriptor (TOML) of a request that `with_script` made, with the request's overrides."""
     assert job_request.content is not None
     table, _ = parse_toml(job_request.content, file=str(job_request.file))
     assert table is not None

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".baiignore")
-"""Files with ignore rules, in the order in which each folder's are read. Later rules override earlier ones,
-so `!data/` in .baiignore includes data/."""
+"""Files with ignore rules, in the order in which the files of each folder are read. Later rules override
+earlier rules, so `!data/` in .baiignore includes data/."""
 
 LEFT_OUT = frozenset(
     {
@@ -30,8 +30,9 @@ LEFT_OUT = frozenset(
         ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox",
     }
 )  # fmt: skip
-"""Names of files and folders that are left out, as are folders with a `pyvenv.cfg`. `!NAME` in .baiignore
-includes such a file or folder. node_modules is copied, because nothing would install it again.
+"""Names of files and folders that are left out. Folders with a `pyvenv.cfg` are also left out. `!NAME` in
+.baiignore includes such a file or folder. node_modules is copied, because nothing would install its content
+again.
 """
 
 _PIECE = 2**20
@@ -53,10 +54,10 @@ class ScriptFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptsSurvey:
-    """The files of a scripts' folder that belong to the benchmark, and those that are left out."""
+    """The files of a scripts' folder that belong to the benchmark, and the files that are left out."""
 
     files: tuple[ScriptFile, ...]
-    """Sorted by path."""
+    """Files that belong to the benchmark, sorted by path."""
     left_out: tuple[str, ...]
     """Left-out files and folders (with a final slash), relative to the scripts' folder. Files below a
     left-out folder are not listed."""
@@ -145,9 +146,9 @@ def one_member(script: Path) -> ScriptsOrigin:
 def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
     """Return the files of `folder` that belong to the benchmark. Raises ScriptsError.
 
-    Left out are the files that .gitignore and .baiignore name (in the folder, below it, and above it up to the
-    repository's root), names in `LEFT_OUT`, virtual environments, and the folders `leave_out`, because the job
-    store may be inside `folder`. Links must stay inside the folder.
+    Left out are the files that .gitignore and .baiignore name (in the folder, below the folder, and above it
+    up to the repository's root), names in `LEFT_OUT`, virtual environments, and the folders `leave_out`,
+    because the job store may be inside `folder`. Links must stay inside the folder.
     """
     root = folder.resolve()
     if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
@@ -163,8 +164,9 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
 
 
 def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
-    """Copy the benchmark's files to the new folder `destination`; return it. Raises ScriptsError if a file
-    cannot be read, StoreError if it cannot be written. After an error, `destination` is removed."""
+    """Copy the benchmark's files to the new folder `destination`; return `destination`. Raises ScriptsError
+    if a file cannot be read, StoreError if a file cannot be written. After an error, `destination` is
+    removed."""
     files = origin.survey(leave_out=[*leave_out, destination]).files
     root = origin.path.resolve() if origin.is_folder else origin.path.parent
     target = destination / (origin.member or "") if origin.is_folder else destination
@@ -181,8 +183,8 @@ def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequenc
 
 
 def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str:
-    """Return a checksum over names and contents of the scripts. A folder and the job's copy of it have the
-    same checksum. Raises ScriptsError."""
+    """Return a checksum over names and contents of the scripts. A folder and the job's copy of the folder
+    have the same checksum. Raises ScriptsError."""
     total = hashlib.sha256()
     base = origin.path if origin.is_folder else origin.path.parent
     for file in origin.survey(leave_out=leave_out).files:
@@ -240,7 +242,7 @@ def _copy(source: Path, target: Path, *, link: str | None) -> None:
     with opened as content, target.open("xb") as copy:
         shutil.copyfileobj(content, copy, _PIECE)
         status = os.fstat(content.fileno())
-        with suppress(PermissionError):  # the file system does not support modes
+        with suppress(PermissionError):  # The file system does not support file modes.
             os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o755)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -298,7 +300,7 @@ def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
 
 def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
     """Return the verdict of the nearest rules that mention the path, as git does; `otherwise` if no rules
-    mention it."""
+    mention the path."""
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:
@@ -329,7 +331,7 @@ def _rules_in(folder: Path) -> tuple[_Rules, ...]:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise ScriptsError(f"{path}: cannot be read: {error}. Correct or remove it.") from error
-        # Imported here because few jobs have such files, and the library is slow to import.
+        # The library is imported here because few jobs have ignore files, and the library is slow to import.
         from pathspec import GitIgnoreSpec
         from pathspec.patterns.gitignore import GitIgnorePatternError
 

@@ -1,4 +1,5 @@
-"""Asks web servers for a job's sources before the run, so that a wrong address is reported at once."""
+"""Checks before the run whether web servers have a job's sources, so that a wrong address is reported at
+once."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})
-"""Statuses that do not change with time. The pull retries after any other status."""
+"""HTTP statuses that do not change with time. The pull retries after any other status."""
 _REQUEST_SECONDS = 3.0
 _ALL_SECONDS = 5.0
 _AT_ONCE = 8
 
 
 def refused_sources(sources: Sequence[Source]) -> list[str]:
-    """Return a sentence for each source that its web server refuses or does not have. This takes at most a
-    few seconds. Sources that are already in place are skipped. A slow or broken server is not counted as a
+    """Return a sentence for each source that its web server refuses or does not have. The check takes at most
+    a few seconds. Sources that are already in place are skipped. A slow or broken server is not counted as a
     refusal.
     """
     asked = [
@@ -50,7 +51,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _status(src: str) -> int | None:
-    """Return the server's status for `src`; None if it does not answer."""
+    """Return the server's HTTP status for `src`; None if the server does not answer."""
     status = _answer(urllib.request.Request(src, method="HEAD"))  # noqa: S310 - http and https only
     if status is None or status < 400:
         return status

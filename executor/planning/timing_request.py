@@ -20,7 +20,7 @@ WALL, CPU, USER, SYSTEM, MEMORY = "wall_time", "cpu_time", "user_time", "system_
 MOST_COMMANDS = 256
 _MOST_RUNS = 1000
 _SECONDS_EACH = 3
-"""Total time for each command's runs if their number is not given (seconds). Each command runs at least
+"""Total time for each command's runs if the number of runs is not given (seconds). Each command runs at least
 `_LEAST_RUNS` times."""
 _LEAST_RUNS = 10
 _NAME = 40
@@ -31,17 +31,17 @@ _DEFAULT_SHELL = "/bin/sh"
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Commands before and after the timed ones: one for all timed commands, or one for each. Parameters also
-    replace `{x}` in them."""
+    """Commands before and after the timed commands: one for all timed commands, or one for each timed
+    command. Parameters also replace `{x}` in these commands."""
 
     prepare: Sequence[str] = ()
-    """Run before each run."""
+    """Commands that run before each run."""
     conclude: Sequence[str] = ()
-    """Run after each run."""
+    """Commands that run after each run."""
     setup: Sequence[str] = ()
-    """Run once, before all runs."""
+    """Commands that run once, before all runs."""
     cleanup: Sequence[str] = ()
-    """Run once, after all runs."""
+    """Commands that run once, after all runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class TimedCommand:
     """A command to be timed."""
 
     name: str
-    """Name of its arm."""
+    """Name of the command's arm."""
     text: str
     """Command as the user wrote it, with the parameters' values."""
     code: str
-    """Command as written in the descriptor, including the shell if one is used."""
+    """Command as written in the descriptor, including the shell if the command runs in a shell."""
     parameters: Mapping[str, str]
     prepare: str | None = None
     conclude: str | None = None
@@ -91,7 +91,7 @@ def timed_commands(
 ) -> list[TimedCommand]:
     """Return the commands with all values of their parameters. Raises UsageError.
 
-    shell: the words before a command's text, for example `sh -c`; None: no shell runs it.
+    shell: the words before a command's text, for example `sh -c`; None if no shell runs the command.
     """
     if names and len(names) != len(texts):
         raise UsageError(
@@ -135,7 +135,8 @@ def timing_descriptor(
     ignore_failure: bool,
     discard_stdout: bool,
 ) -> str:
-    """Return the benchmark descriptor (TOML) that times the commands. folder: their working folder."""
+    """Return the benchmark descriptor (TOML) that times the commands. folder: the commands' working
+    folder."""
     arms = len(commands)
     shown = ", ".join(each.text for each in commands)
     lines = [
@@ -200,7 +201,8 @@ def check_program(command: TimedCommand, folder: Path) -> None:
 
 
 def shell_words(shell: str | None) -> str | None:
-    """Return the words before a command's text for `--shell`; None if no shell runs it. Raises UsageError."""
+    """Return the words before a command's text for `--shell`; None if no shell runs the command. Raises
+    UsageError."""
     if shell is None or shell == "none":
         return None
     if shell == "default":
@@ -255,7 +257,7 @@ def _code(text: str, shell: str | None) -> str:
 
 
 def _operator(text: str) -> str:
-    """Return the first shell operator outside of quotes; "" if there is none."""
+    """Return the first shell operator outside of quotes; "" if there is no operator."""
     quote, escaped = "", False
     for each in text:
         if escaped:
@@ -279,7 +281,8 @@ def _step(
     values: Mapping[str, str],
     shell: str | None,
 ) -> str | None:
-    """Return the step of a command: its own, or the one that all commands share. Raises UsageError."""
+    """Return the step of a command: the command's own step, or the step that all commands share. Raises
+    UsageError."""
     if not given:
         return None
     if len(given) not in (1, commands):
