@@ -1,1 +1,1 @@
-"""The report on a job: its contents, and its formats HTML, Markdown, JSON and CSV."""
+"""The report on a job: the report's contents, and the formats HTML, Markdown, JSON and CSV."""

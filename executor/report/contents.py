@@ -1,5 +1,5 @@
-"""The contents of a report, read from the job's record. They are plain values, which the formats convert to
-text."""
+"""The contents of a report, read from the job's record. The contents are plain values, which the formats
+convert to text."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from executor.report.timeline import Lane, lane_of
 _HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
 _GPU = re.compile(r"gpu(\d+)_(.+)")
 _LINES = 60
-"""Number of last lines of the output that are shown."""
+"""Number of lines at the end of the output that are shown."""
 _TAIL = 2**16
-"""Number of bytes of a node's output that are read to find its last lines."""
+"""Number of bytes of a node's output that are read to find the output's last lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPart:
-    """One metric, or one kind of sample taken on the machines, with all of its series."""
+    """One metric, or one kind of sample taken on the machines, with all series of the metric or sample."""
 
     name: str
     units: str
     lines: list[Line]
     described: Metric | None = None
-    """The metric's table in the job descriptor; None if it has none."""
+    """The metric's table in the job descriptor; None if the descriptor has no such table."""
     floor: float | None = None
     """Smallest measurable peak memory; None if all values are exact."""
 
     @property
     def better(self) -> Better | None:
-        """The direction that is better, if the descriptor names it."""
+        """The direction that is better, if the descriptor names a direction."""
         return self.described.better if self.described is not None else None
 
     @property
@@ -93,12 +93,12 @@ class Report:
     record: JobRecord
     job: Job
     descriptor: str
-    """`job.toml`, without secrets in its addresses."""
+    """Text of `job.toml`, without secrets in addresses."""
     result: JobResult | None
     created: int
     """Time at which the report was made."""
     origin: int
-    """The first known time of the job, which is zero on the page's axes."""
+    """The earliest recorded time of the job, which is zero on the page's axes."""
     lanes: list[Lane]
     """Timelines of the nodes, in the order of their ranks."""
     metrics: list[MetricPart]
@@ -111,13 +111,13 @@ class Report:
     """Names of the descriptor's metrics that have no value."""
     environments: list[NodeEnvironment]
     outcomes: list[NodeOutcome]
-    """Known ends of the nodes, if the job has several."""
+    """Known outcomes of the nodes, if the job has several nodes."""
     generations: Sequence[GenerationOutcome]
     """Past generations of an elastic job."""
     over_runs: list[OverRuns]
     """Metrics over the runs of an ended job with `[repeat]`."""
     compared: list[ComparedPair]
-    """The arms, each compared with the first one; empty for jobs without arms, and until the job has
+    """The arms, each compared with the first arm; empty for a job without arms, and until the job has
     ended."""
     tail: LogTail | None
     instance_type: str | None
@@ -156,7 +156,8 @@ class Report:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings that are shown before the figures: about the run, then about its machines."""
+        """Warnings that are shown before the figures: first warnings about the run, then warnings about the
+        machines."""
         found = list((self.result.warnings if self.result is not None else None) or ())
         for each in self.environments:
             where = f"Node {each.rank}: " if self.nodes > 1 else ""
@@ -175,7 +176,7 @@ class Report:
 
 @dataclass
 class _Launch:
-    """What is known about a launch on EC2: its times and its type."""
+    """The known facts about a launch on EC2: its times and its instance type."""
 
     asked: int | None = None
     launched: int | None = None
@@ -233,7 +234,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
 
 
 def _origin(lanes: Sequence[Lane], parts: _Parts, result: JobResult | None, *, now: int) -> int:
-    """Return the first known time of the job (ms UTC)."""
+    """Return the earliest recorded time of the job (ms UTC)."""
     times = [bar.start for lane in lanes for bar in lane.bars]
     times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
     started = result.started if result is not None else None
@@ -344,7 +345,8 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
 
 
 def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) -> str:
-    """Return the name that distinguishes a series from the others of its metric; empty if none is needed."""
+    """Return the name that distinguishes a series from the metric's other series; empty if no name is
+    needed."""
     key = series.key
     words = [f"{name}={value}" for name, value in key.labels]
     if key.arm is not None:
@@ -386,7 +388,8 @@ def _instance_type(machines: Sequence[NodeEnvironment]) -> str | None:
 
 
 def _told_rank(record: JobRecord, job: Job) -> int:
-    """Return the rank whose output explains the end: the first node that failed, otherwise 0."""
+    """Return the rank whose output explains the job's end: the rank of the first node that failed, otherwise
+    0."""
     if job.strategy.nodes == 1:
         return 0
     failed = [each for each in node_outcomes(record) if each.outcome != "succeeded"]

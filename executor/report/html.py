@@ -30,7 +30,7 @@ _ROOM = files("executor.report")
 _STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/page.js")
 _ROWS = 64
-"""Maximum number of series in a metric's table; the other formats contain all."""
+"""Maximum number of series in a metric's table; the other formats contain all series."""
 _LICENCE = "vendor/uplot/LICENSE"
 
 
@@ -56,7 +56,8 @@ def html_report(report: Report) -> str:
 
 
 def script_json(value: object) -> str:
-    """Return a value as JSON for a <script> element. No part of it can end the element or open a comment."""
+    """Return a value as JSON for a <script> element. No part of the JSON can end the element or open a
+    comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -81,8 +82,8 @@ def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), 
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of templates. It converts each value to plain text, and then escapes it unless
-    the value is markup made here."""
+    """Return the environment of templates. The environment converts each value to plain text, and escapes
+    that text unless the value is markup made by this module."""
     environment = Environment(
         loader=PackageLoader("executor.report", "page"),
         autoescape=True,

@@ -56,7 +56,7 @@ from executor.report.words import (
 )
 
 _ROWS = 64
-"""Maximum number of rows in a table, and of lanes in the timeline; JSON and CSV contain all."""
+"""Maximum number of rows in a table, and of lanes in the timeline; JSON and CSV contain all rows."""
 _TILES = 8
 _WARNINGS = 20
 _NAMED = 6
@@ -66,7 +66,7 @@ _STARTS = 200
 
 
 def job_head(report: Report) -> Iterator[Block]:
-    """Yield the job's outcome, and its headlines."""
+    """Yield the job's outcome and headlines."""
     if report.result is None:
         yield OutcomeLine("The job has no result yet; this is how far it has come.", "soft")
     else:
@@ -166,7 +166,7 @@ def _timeline(report: Report) -> Iterator[Block]:
 
 
 def _generation_bars(report: Report, start: int, whole: int) -> list[TimelineBar]:
-    """Return bars for the generations and the gaps between them; empty if the job has only one."""
+    """Return bars for the generations and the gaps between them; empty if the job has only one generation."""
     found = [each for each in report.generations[:_STARTS] if each.started is not None]
     bars, before = [], None
     for each in found if len(report.generations) > 1 else ():
@@ -279,8 +279,8 @@ def _figure(value: float, part: MetricPart) -> str:
 
 
 def _generations(report: Report) -> Iterator[Block]:
-    """Yield a table of the generations, if the job has several: members, times, headlines, and the reason of
-    each end."""
+    """Yield a table of the generations, if the job has several generations: members, times, headlines, and
+    the reason why each generation ended."""
     if len(report.generations) < 2:
         return
     yield Heading("Generations", "generations")
@@ -339,7 +339,7 @@ def _cost(report: Report) -> Iterator[Block]:
 
 
 def _phase_costs(report: Report) -> Table:
-    """Return the duration of each phase, and its cost if the price is known."""
+    """Return the duration of each phase, and the phase's cost if the price is known."""
     costs, total = cost_of(report), sum(report.phases.values())
     columns = ["phase", "time", "share", *(["USD"] if costs is not None else [])]
     rows = []

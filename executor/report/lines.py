@@ -1,4 +1,4 @@
-"""One series of a report: its points, its figures without the warm-up, and its trend."""
+"""One series of a report: the series' points, figures without the warm-up, and trend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Line:
     """One series of a metric."""
 
     label: str
-    """Name that distinguishes the series, for example "node 1" or "repeat 3"; empty if it is the only one."""
+    """Name that distinguishes the series, for example "node 1" or "repeat 3"; empty if the metric has only
+    one series."""
     points: PointSeries
     left_out: int
     """Number of values at the beginning that belong to the warm-up."""
@@ -40,9 +41,10 @@ class Line:
     """Whether a later generation has a number for the same metric and labels."""
     steps: Sequence[float] | None = None
     """Step of each value; NaN for a value without a step, and for a step that a later generation repeated.
-    None if there are no steps."""
+    None if no value has a step."""
     unsteady: str | None
-    """Reason why the series is not steady, as a sentence; None if it is steady, or if that is unknown."""
+    """Reason why the series is not steady, as a sentence; None if the series is steady, or if it is unknown
+    whether it is steady."""
 
     @property
     def sketch(self) -> list[float]:
@@ -98,12 +100,12 @@ def with_superseded(lines: Sequence[Line]) -> list[Line]:
 
 
 def _first_step(line: Line) -> float:
-    """Return the smallest step of a line; infinite if it has no steps."""
+    """Return the smallest step of a line; infinite if the line has no steps."""
     return min((step for step in line.points.steps or () if not math.isnan(step)), default=math.inf)
 
 
 def _steps_before(line: Line, first: float) -> Sequence[float] | None:
-    """Return the steps of a line, with NaN for those from `first` on; None if no step is left."""
+    """Return the steps of a line, with NaN for the steps from `first` on; None if no step is left."""
     steps = line.points.steps
     if steps is None or math.isinf(first):
         return steps
@@ -119,7 +121,7 @@ def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
     more values. limit: 4 or more.
 
     The first, smallest, largest and last value of each part are selected. If a part is at most a pixel wide,
-    the plot is the same to the pixel; if it is wider, no peak is lost. The method is M4 (Jugel, Jerzak,
+    the plot is the same to the pixel; if a part is wider, no peak is lost. The method is M4 (Jugel, Jerzak,
     Hackenbroich, Markl: M4, a visualization-oriented time series data aggregation, VLDB 2014), with parts of
     equally many values.
     """

@@ -145,7 +145,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Phrase]]) -> Itera
 
 
 def _text(text: str) -> str:
-    """Return `text` so that Markdown shows it unchanged, without markup, links, mentions and control
+    """Return `text` in a form that Markdown shows unchanged, without markup, links, mentions and control
     sequences."""
     escaped = _SPECIAL.sub(r"\\\1", as_utf8(plain_text(text)))
     # GitHub also links addresses and mentions in plain text. An entity looks the same, but is not linked.

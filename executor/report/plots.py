@@ -1,4 +1,4 @@
-"""The data for the plots of a page: downsampled series in columns, and their headings."""
+"""The data for the plots of a page: downsampled series in columns, and the columns' headings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = 120_000
 _PLOT = 16_000
 """Maximum number of points in a plot: several for each pixel of its width."""
 _LINES = 24
-"""Maximum number of series in a plot. More could not be distinguished."""
+"""Maximum number of series in a plot. Readers could not distinguish more series."""
 _LEAST = 48
 _HOST_NAMES = {
     "cpu_percent": "CPU",
@@ -68,7 +68,7 @@ class Plots:
 
 
 def plot_data(report: Report) -> Plots:
-    """Return the plots of a report: its metrics, then the usage of its machines."""
+    """Return the plots of a report: first the metrics' plots, then the plots of the machines' usage."""
     parts = [(part, False) for part in report.metrics] + [(part, True) for part in report.host]
     share = max(4 * _LEAST, min(_PLOT, _PAGE // max(1, len(parts))))
     plots, tables = [], []

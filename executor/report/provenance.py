@@ -1,4 +1,4 @@
-"""Sections of a report about the machines of a job, and about how to run it again."""
+"""Sections of a report about the machines of a job, and about how to run the job again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PASSING = frozenset({"load", "instance"})
 
 
 def environment_blocks(report: Report) -> Iterator[Block]:
-    """Yield the facts about the nodes: first those that differ, then the common ones."""
+    """Yield the facts about the nodes: first facts in which nodes differ, then the common facts."""
     known = {each.rank: each for each in report.environments if each.environment is not None}
     if not known:
         why = report.environments[0].trouble if report.environments else "no agent of this job has started"
@@ -49,7 +49,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
         else:
             named = zip(lines, texts, strict=True)
             differing.append([Fact(label, f"node {rank}: {text}") for rank, text in named][:_NODES])
-    # Differences that may explain results come before transient ones.
+    # Differences that may explain results come before transient differences.
     differing.sort(key=lambda each: each[0].label in _PASSING)
     if differing:
         yield Facts(list(chain(*differing)), f"Differences between the {len(known)} nodes")
@@ -60,13 +60,13 @@ def environment_blocks(report: Report) -> Iterator[Block]:
 def _lines_of(facts: Iterable[Fact]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for label, text, *_ in facts:
-        if label != "warning":  # the head of the page already shows these facts
+        if label != "warning":  # The head of the page already shows these facts.
             lines[label] = f"{lines[label]}; {text}" if label in lines else text
     return lines
 
 
 def repeat_blocks(report: Report) -> Iterator[Block]:
-    """Yield the command that repeats the job, and its inputs."""
+    """Yield the command that repeats the job, and the job's inputs."""
     yield Code(again(report))
     yield Facts([Fact(*each) for each in origin(report)], "Where it came from")
     if sources := report.job.sources:
@@ -98,7 +98,7 @@ def again(report: Report) -> str:
 
 
 def origin(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the inputs of a job, each with its name and text."""
+    """Yield name and text of each input of a job."""
     job = report.job
     yield "command", _command(job)
     for key, text in job.set.items():
@@ -124,7 +124,7 @@ def _command(job: Job) -> str:
 
 
 def _commits(report: Report) -> Iterator[tuple[str, Git | GitCommit]]:
-    """Yield the commits of the arms, or that of the job."""
+    """Yield the commits of the arms, or the commit of the job."""
     found = [(f"git of {each.name}", each.git) for each in _arms(report.job) if each.git is not None]
     if found:
         yield from found

@@ -37,7 +37,7 @@ class Lane:
     rank: int
     bars: list[Bar] = field(default_factory=list)
     benchmark: int | None = None
-    """Time of the benchmark's first start (ms UTC)."""
+    """Time at which the benchmark first started (ms UTC)."""
     restarts: int = 0
     """Number of restarts of the node's agent."""
     pulls: dict[str, PullEvent] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Lane:
 
 
 def lane_of(node: NodeRecord, *, asked: int | None, launched: int | None) -> Lane:
-    """Return the timeline of a node. asked, launched: times of the request for its machine and of EC2's
-    answer. Raises StoreError."""
+    """Return the timeline of a node. asked, launched: times of the request for the node's machine and of
+    EC2's answer. Raises StoreError."""
     lane, open_ = Lane(rank=node.rank), dict[str, int]()
     last: int | None = None
     clock = _BootClock()
@@ -89,7 +89,8 @@ class _BootClock:
     def __init__(self) -> None:
         self._boot_id: str | None = None
         self._booted: float | None = None
-        """ms UTC, by the first phase of this boot that has an uptime."""
+        """Time of the current boot (ms UTC), computed from the first phase of this boot that has an
+        uptime."""
         self._set_by = 0.0
 
     def time_of(self, event: RunEvent) -> int:

@@ -34,7 +34,7 @@ def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
 
 
 def floors_of(part: MetricPart) -> tuple[float | None, ...]:
-    """Return the floor for each column of `FIGURES`. A deviation is a difference, so it has no floor."""
+    """Return the floor for each column of `FIGURES`. A deviation has no floor, because it is a difference."""
     return tuple(part.floor if name != "st. dev." else None for name in FIGURES)
 
 
@@ -45,7 +45,7 @@ class ReportedHeadline:
     headline: JobHeadline
     of: str
     lines: list[Line]
-    """Series from which the headline was made."""
+    """Series from which the headline was computed."""
 
 
 def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHeadline]:
@@ -135,7 +135,7 @@ def cost_of(report: Report) -> dict[str, float] | None:
 
 
 def cost_sentence(report: Report) -> str:
-    """Return a sentence about the benchmark's share of the time, and about the cost of the job if it is
+    """Return a sentence about the benchmark's share of the time, and about the cost of the job if the cost is
     known."""
     phases = report.phases
     total = sum(phases.values())
@@ -156,8 +156,8 @@ def cost_sentence(report: Report) -> str:
 
 
 def _benchmark_seconds(result: JobResult) -> float | None:
-    """Return the total duration of the benchmark (seconds), over all generations if there are several. None
-    if unknown."""
+    """Return the total duration of the benchmark (seconds), over all generations if the job has several
+    generations. None if unknown."""
     if not result.generations:
         return result.benchmark.wall_seconds if result.benchmark is not None else None
     return sum(map(_generation_seconds, result.generations))
