@@ -16,7 +16,7 @@ from executor.configuration.service_config import ServiceTable
 from executor.errors import MessageTooLargeError, SendError
 from executor.service.events.messages import Message
 
-# Imported in functions, as in the agent, because kafka-python takes half a second to import.
+# The library is imported in functions, as in the agent, because kafka-python takes half a second to import.
 if TYPE_CHECKING:
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -24,14 +24,15 @@ log = logging.getLogger(__name__)
 
 _ACKNOWLEDGED_S = 20.0
 _MOST_RECORDS = 10
-"""Maximum number of records in one poll. Each needs one or two requests to the store before the next poll."""
+"""Maximum number of records in one poll. Each record needs one or two requests to the store before the next
+poll."""
 _LARGEST = 32 * 2**20
 """Largest message that the library sends (bytes). The broker has its own limit."""
 
 
 def make_topics(kafka: Kafka, table: ServiceTable) -> None:
-    """Create those topics that the service reads or writes and that do not exist, including BAI_METRICS.
-    Raises ConnectError."""
+    """Create the topics that the service reads or writes, including BAI_METRICS, unless they exist. Raises
+    ConnectError."""
     topics = table.topics
     names = [topics.fetcher, topics.executor, topics.status, topics.cmd_submit, topics.cmd_return]
     every = list(dict.fromkeys([*names, kafka.topic, table.dead_letter_topic]))
@@ -41,11 +42,11 @@ def make_topics(kafka: Kafka, table: ServiceTable) -> None:
 
 
 class Rebalance:
-    """A rebalance of the consumer group, and its duration.
+    """A rebalance of the consumer group, and the rebalance's duration.
 
     kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out
-    between JoinGroup and the answer to SyncGroup, the next poll assumes that it has joined the group, and no
-    more heartbeats are sent. Only a new consumer solves this problem.
+    between JoinGroup and the answer to SyncGroup, the next poll assumes that the consumer has joined the
+    group, and no more heartbeats are sent. Only a new consumer solves this problem.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Rebalance:
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the current rebalance (seconds); None if there is none."""
+        """Duration of the current rebalance (seconds); None if no rebalance is in progress."""
         since = self._since
         return None if since is None else self._clock() - since
 
@@ -67,15 +68,15 @@ class Rebalance:
         self._since = self._clock()
 
     def ended(self, _assigned: Collection[Any]) -> None:
-        """Record that an assignment was made, even one without partitions. `open_consumer` registers this
-        method."""
+        """Record that an assignment was made, even an assignment without partitions. `open_consumer`
+        registers this method."""
         self._since = None
         self._assigned()
 
 
 def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> KafkaConsumer:
-    """Return a consumer of both topics that the service reads. Its rebalances are reported to `rebalance`.
-    Raises ConnectError."""
+    """Return a consumer of both topics that the service reads. The consumer's rebalances are reported to
+    `rebalance`. Raises ConnectError."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -188,8 +189,8 @@ def _open_producer(kafka: Kafka, client_id: str) -> KafkaProducer:
 
 
 def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | None:
-    """Return the number of unread messages of the assigned partitions; None if the broker has not reported it
-    yet."""
+    """Return the number of unread messages of the assigned partitions; None if the broker has not reported
+    the number yet."""
     known = [consumer.highwater(each) for each in partitions]
     if not known or None in known:
         return None
@@ -199,18 +200,18 @@ def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | No
 
 
 class PartitionOwnership:
-    """Assigns open jobs to replicas. A replica monitors the jobs of those clients whose partition of the
-    requests' topic it holds.
+    """Assigns open jobs to replicas. A replica monitors the jobs of clients whose partition of the requests'
+    topic the replica holds.
 
-    Kafka's consumer group decides about partitions. Those of a dead replica go to the others, and its jobs
-    with them. Two replicas may monitor the same job for a moment, because the store decides which messages
-    are sent.
+    Kafka's consumer group assigns partitions to replicas. The partitions of a dead replica, and with them its
+    jobs, go to the other replicas. Two replicas may monitor the same job for a moment, because the store
+    decides which messages are sent.
     """
 
     def __init__(self) -> None:
         self._held: tuple[frozenset[int], int] = (frozenset(), 0)
         self.version = 0
-        """Number of changes of our partitions."""
+        """Number of changes of this replica's partitions."""
 
     def update(self, held: Collection[int], count: int) -> None:
         """Record this replica's partitions of the requests' topic. count: number of the topic's
@@ -220,7 +221,8 @@ class PartitionOwnership:
             self.version += 1
 
     def owns(self, client_id: str) -> bool:
-        """Return whether this replica monitors the client's jobs. Usually it has also launched them."""
+        """Return whether this replica monitors the client's jobs. Usually the replica has also launched these
+        jobs."""
         held, count = self._held
         return bool(count) and client_partition(client_id, count) in held
 

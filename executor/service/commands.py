@@ -1,5 +1,5 @@
-"""Carries out the commands of the service's users. The only command cancels one of their jobs, and its
-children."""
+"""Carries out the commands of the service's users. The only command cancels one of the user's jobs, with the
+job's children."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Commands:
         self._counters = counters
 
     def process(self, entry: Entry) -> None:
-        """Carry out a command unless this was done before, and send the answer. Raises StoreError, SendError,
-        ConnectError."""
+        """Carry out a command unless it was carried out before, and send the answer. Raises StoreError,
+        SendError, ConnectError."""
         outbox = Outbox(self._entries.store, entry.name, self._send)
         if not outbox.is_kept(ANSWER):
             code, text, value = self._carry_out(entry)
@@ -85,8 +85,8 @@ class Commands:
         except InvalidArgumentsError as error:
             return ReturnCode.INVALID_ARGUMENTS, f"{_FAILED}Invalid args: {error}", None
         target = action_job_id(arguments.target)
-        # The same answer for another client's job and for a job that never existed, so that it reveals
-        # nothing.
+        # The answer is the same for another client's job and for a job that never existed, so that the answer
+        # reveals nothing.
         names = [target]
         if arguments.cascade:
             names += self._entries.keep_targets(entry.name, lambda: self._open_children(target))
@@ -99,13 +99,13 @@ class Commands:
         return ReturnCode.FAILED, f"{_FAILED}no job of yours was found for {arguments.target}", None
 
     def _open_children(self, parent: str) -> list[str]:
-        """Return the open children of a request. A scheduled request may have thousands of ended ones, which
-        are left out."""
+        """Return the open children of a request. Ended children are left out, because a scheduled request may
+        have thousands of them."""
         there = set(self._entries.open_names())
         return [each for each in self._entries.children(parent) if each in there]
 
     def _cancel(self, name: str, entry: Entry, arguments: CancelArguments) -> _Outcome | None:
-        """Cancel a job, and tell its client; return None if the client has no such job."""
+        """Cancel a job, and notify the job's client; return None if the client has no such job."""
         owner = self._entries.owner(name)
         if owner is None or owner.client_id != entry.event.client_id:
             return None
@@ -130,8 +130,8 @@ class Commands:
             )
 
         if not ours:
-            # Stored before the cancellation, because a launch that sees the cancellation sends this message
-            # before its own last one.
+            # The message is stored before the cancellation, because a launch that sees the cancellation sends
+            # this message before its own last message.
             outbox.keep(CANCELLED, make)
             record.cancel(by=mark)
         outbox.post(CANCELLED, make)
@@ -149,13 +149,14 @@ def _is_job_of(owner: Owner, record: JobRecord) -> bool:
 
 
 def is_by_command(record: JobRecord) -> bool:
-    """Return whether a command has cancelled a job, so that its client must be told. Raises StoreError."""
+    """Return whether a command has cancelled a job, so that the job's client must be notified. Raises
+    StoreError."""
     return _cancelled_by(record).endswith(_MARK)
 
 
 def _cancelled_by(record: JobRecord) -> str:
-    """Return the author of a cancellation; "" if there is none, or if `cancel.json` was not written by the
-    service. Such a file still cancels the job."""
+    """Return the author of a cancellation; "" if there is no cancellation, or if `cancel.json` was not
+    written by the service. Even a file that the service did not write cancels the job."""
     try:
         return str((record.read_object(record.key("cancel.json")) or {}).get("by", ""))
     except RecordError:
@@ -188,7 +189,7 @@ def _named_arguments(given: Any) -> dict[str, Any]:
 
 
 def _rebuilt_event(event: Event, action_id: str) -> Event:
-    """Return an event for the request with this action id, whose own event is no longer stored. The other
-    fields are copied from `event`, which the same client sent."""
+    """Return an event for the request with this action id. The request's own event is no longer stored. The
+    other fields are copied from `event`, which the same client sent."""
     table = {**event.table, "action_id": action_id, "parent_action_id": None}
     return Event(table=table, action_id=action_id, client_id=event.client_id)

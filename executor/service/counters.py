@@ -1,4 +1,4 @@
-"""The service's counters for Prometheus, and its readiness."""
+"""The service's counters for Prometheus, and the service's readiness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRESH_S = 60.0
 
 
 class ServiceCounters:
-    """Counters of the service. Several threads may use them."""
+    """Counters of the service. Several threads may use the counters."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

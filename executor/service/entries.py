@@ -10,8 +10,8 @@ service/<entry>/children/<job-id>     a child of this request
 service/<entry>/targets.json          the jobs that a command ends
 service/_letters/<message>.json       a message that cannot be read, and that its topic has refused
 ```
-An entry is a job id or begins with `_`, as no job id does. The latter are commands, and requests with the id
-of another client's job.
+The name of an entry is a job id, or begins with `_`, with which no job id begins. Entries with `_` are
+commands, and requests with the id of another client's job.
 """
 
 from __future__ import annotations
@@ -90,22 +90,23 @@ class Entry:
 
 
 class Entries:
-    """The accepted events. All methods raise StoreError."""
+    """The accepted events in the bucket. All methods raise StoreError."""
 
     def __init__(self, store: JobStore) -> None:
         """store: the root of the bucket."""
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:
-        """Store an event unless it was stored before, and record it as a child of its parent's request.
-        Return the name of its entry."""
+        """Store an event unless it was stored before, and record the event as a child of its parent's
+        request. Return the name of the event's entry."""
         owner = Owner(client_id=event.client_id, action_id=event.action_id)
         digest = hashlib.sha256(f"{owner.client_id}\0{owner.action_id}".encode()).hexdigest()[:32]
         if kind is Kind.COMMAND:
             names: tuple[str, ...] = (f"_command-{digest}",)
         else:
             names = (action_job_id(event.action_id), f"_taken-{digest}")
-        # The size of the event in answers, which is larger if the event is not ASCII.
+        # Size of the event as repeated in answers, which is larger than the message if the event is not
+        # ASCII.
         size = max(size, len(json.dumps(event.table)))
         table = event.table if size <= MAX_EVENT else _envelope(event.table)
         content = {
@@ -117,7 +118,8 @@ class Entries:
         }
         for name in names:
             if self._take(name, owner, json.dumps(content, allow_nan=False).encode()):
-                # Recorded now, not at the launch, because a cancellation of the parent also ends waiting children.
+                # The child is recorded now, not at the launch, because a cancellation of the parent also ends
+                # waiting children.
                 if kind is Kind.JOB and name == names[0] and event.parent_action_id is not None:
                     self._add_child(action_job_id(event.parent_action_id), name)
                 return name
@@ -152,7 +154,7 @@ class Entries:
 
     def forget(self, name: str) -> None:
         """Remove the open event of a closed entry."""
-        # The event is removed last, because replicas adopt an entry as long as its event exists.
+        # The event is removed last, because replicas adopt an entry as long as the entry's event exists.
         self._free(name)
         self.store.remove(_open(name))
 
@@ -164,8 +166,8 @@ class Entries:
 
     def reserve_cost(self, entry: Entry, dollars: float, *, most: float) -> float | None:
         """Reserve the cost of an open request, unless the open requests of its client together could cost
-        more than `most`. Returns None, or the cost of the other requests if the total is too high. Of two
-        concurrent reservations, at least one sees the other.
+        more than `most`. Returns None, or the cost of the other requests if the total is too high. At least
+        one of two concurrent reservations sees the other reservation.
         """
         client = hashlib.sha256(entry.owner.client_id.encode()).hexdigest()[:32]
         amount = math.ceil(dollars * _MICRO)
@@ -189,8 +191,8 @@ class Entries:
         return [each.key.removeprefix(prefix) for each in self.store.find(prefix)]
 
     def keep_targets(self, name: str, find: Callable[[], list[str]]) -> list[str]:
-        """Return the jobs of the command `name`: the recorded ones, otherwise those that `find` returns,
-        which are then recorded."""
+        """Return the jobs of the command `name`: the recorded jobs, otherwise the jobs that `find` returns,
+        which are recorded for later calls."""
         key = f"{place(name)}/targets.json"
         content = self._get(key)
         if content is None:

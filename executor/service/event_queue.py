@@ -1,7 +1,7 @@
 """Reads the SQS queue with EC2's events about instances, if one is configured, on a thread of its own.
 
-Replicas share it: each message reaches only one of them. An unreadable message is deleted, because otherwise
-it would be delivered repeatedly.
+Replicas share the queue, and each message reaches only one replica. An unreadable message is deleted, because
+otherwise SQS would deliver the message repeatedly.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class EventQueue:
         heard: Callable[[Sequence[InstanceEvent]], None],
         counters: ServiceCounters,
     ) -> None:
-        """heard: called with the events of one request. If it raises BaiError, the events are delivered again
-        later."""
+        """heard: called with the events of one request. If `heard` raises BaiError, the events are delivered
+        again later."""
         self._url = url
         self._aws = aws_session(settings, region=queue_region(url))
         self._heard = heard
@@ -59,8 +59,8 @@ class EventQueue:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more events. A pending request is not interrupted, because its messages would be
-        delivered again."""
+        """Accept no more events. A pending request is not interrupted, because the request's messages would
+        be delivered again."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -84,7 +84,7 @@ class EventQueue:
             self._stopping.wait(backoff.next())
 
     def _take(self) -> None:
-        """Wait for messages, and pass their events on. Raises BaiError."""
+        """Wait for messages, and pass the messages' events on. Raises BaiError."""
         sqs = self._aws.sqs()
         try:
             answer = sqs.receive_message(
@@ -132,6 +132,7 @@ class EventQueue:
 
 
 def queue_region(url: str) -> str | None:
-    """Return the region in a queue's address; None if there is none, as for a private endpoint."""
+    """Return the region in a queue's address; None if the address contains no region, as for a private
+    endpoint."""
     found = _HOST.fullmatch(urlsplit(url).hostname or "")
     return (found[1] or found[2]) if found else None

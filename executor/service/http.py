@@ -23,7 +23,7 @@ class HttpEndpoints:
     """A server on a thread of its own."""
 
     def __init__(self, address: tuple[str, int], counters: ServiceCounters) -> None:
-        """Raises UsageError if it cannot listen on the address."""
+        """Raises UsageError if the server cannot listen on the address."""
 
         class Handler(_Handler):
             known = counters

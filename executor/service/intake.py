@@ -1,4 +1,5 @@
-"""Takes events from Kafka. Each event is stored before its offset is committed. Other threads process it."""
+"""Takes events from Kafka. Each event is stored before its offset is committed. Other threads process the
+stored events."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 TRIES = 3
 AGAIN_S = 60.0
-"""Time between two attempts after the topic has failed `TRIES` times (seconds)."""
+"""Time between two attempts to send an unreadable message after the topic has failed `TRIES` times
+(seconds)."""
 
 
 class DeadLetters:
@@ -48,8 +50,8 @@ class DeadLetters:
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """send: sends to their topic; raises MessageTooLargeError, or another BaiError if that is not
-        possible now."""
+        """send: function that sends a message to the topic of unreadable messages; raises
+        MessageTooLargeError, or another BaiError if the message cannot be sent now."""
         self._send = send
         self._entries = entries
         self._now_ms = now_ms
@@ -58,9 +60,9 @@ class DeadLetters:
         self._again = 0.0
 
     def keep(self, topic: str, partition: int, offset: int, *, value: bytes | None, reason: str) -> None:
-        """Send the message at `offset` to the topic. After some failed attempts it is stored in the bucket
-        instead, so that a broken topic does not block later messages forever. Raises the errors of `send`,
-        and StoreError, if neither is possible now.
+        """Send the message at `offset` to the topic. After some failed attempts the message is stored in the
+        bucket instead, so that a broken topic does not block later messages forever. Raises the errors of
+        `send`, and StoreError, if the message can be neither sent nor stored now.
         """
         content = value or b""
         letter = {
@@ -101,8 +103,8 @@ COMMANDS = ("cancel",)
 """Commands in CMD_SUBMIT that this service supports."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""Minimum number of polls within `max_poll_interval`. A round begins no more work after its share of this
-time."""
+"""Minimum number of polls within `max_poll_interval`. A round begins no more work after its share of
+`max_poll_interval`."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
@@ -161,7 +163,7 @@ class Intake:
                 except KafkaError as error:
                     log.warning("Kafka: %s; connecting again", error)
                 except Exception:
-                    # An unexpected error, of the service or of the library, must not end the service.
+                    # An unexpected error, in the service or in the library, must not end the service.
                     log.exception("the poll loop failed by a defect; connecting again")
                 self._counters.disconnected()
                 stopping.wait(backoff.next())
@@ -194,8 +196,8 @@ class Intake:
             self._commit(consumer, done)
         topic = self._table.topics.fetcher
         held = [each.partition for each in consumer.assignment() if each.topic == topic]
-        # Called only for topics that the service consumes, because the library waits without a limit for a
-        # topic without metadata.
+        # `partitions_for_topic` is called only for topics that the service consumes, because the library
+        # waits without a limit for a topic without metadata.
         self._share.update(held, len(consumer.partitions_for_topic(topic) or ()) if held else 0)
         if time.monotonic() > self._lag_at:
             self._lag_at = time.monotonic() + _LAG_EVERY_S
@@ -230,7 +232,8 @@ class Intake:
         return done
 
     def _is_kept(self, record: Any) -> bool:
-        """Store a message of the topic before its offset is committed; return whether that was possible."""
+        """Store a message of the topic before the message's offset is committed; return whether the message
+        was stored."""
         if self._is_holding:
             return False
         try:
@@ -249,11 +252,12 @@ class Intake:
             consumer.commit(offsets, timeout_ms=_COMMIT_MS)
         except KafkaError as error:
             # These messages are delivered again, to this replica or to the partition's new owner, which finds
-            # that they are already stored.
+            # that the messages are already stored.
             log.warning("Kafka: the offsets could not be committed: %s", error)
 
     def _take(self, record: Any) -> None:
-        """Store one message. Raises StoreError, SendError and ConnectError if that is not possible now."""
+        """Store one message. Raises StoreError, SendError and ConnectError if the message cannot be stored
+        now."""
         of_fetcher = record.topic == self._table.topics.fetcher
         kind = Kind.JOB if of_fetcher else Kind.COMMAND
         try:

@@ -1,5 +1,5 @@
-"""A queue for work outside the poll loop. It runs several tasks at the same time, keeps their order for each
-key, and retries tasks."""
+"""A queue for work outside the poll loop. The queue runs several tasks at the same time, keeps the tasks'
+order for each key, and retries tasks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class LaterError(Exception):
-    """A task cannot be done now, and is to be retried."""
+    """Raised if a task cannot be done now, and is to be retried."""
 
     def __init__(self, reason: str, *, after_s: float | None = None) -> None:
-        """after_s: time until the next attempt (seconds); None: the task failed, so the pauses grow."""
+        """after_s: time until the next attempt (seconds); None if the task failed, so that the pauses
+        grow."""
         super().__init__(reason)
         self.after_s = after_s
 
@@ -46,8 +47,8 @@ class KeyedWorkQueue:
         name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """work: runs a task. It raises LaterError if the task is to be retried, and must not raise any other
-        exception."""
+        """work: function that runs a task. `work` raises LaterError if the task is to be retried, and must
+        not raise any other exception."""
         self._work = work
         self._clock = clock
         self._changed = threading.Condition()
@@ -81,7 +82,8 @@ class KeyedWorkQueue:
         return len(self._known)
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin no more tasks, and wait for the running ones; return whether they finished in time."""
+        """Begin no more tasks, and wait for the running tasks; return whether the running tasks finished in
+        time."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -123,7 +125,7 @@ class KeyedWorkQueue:
                 if self._ready:
                     lane = self._ready.popleft()
                     self._lanes[lane].busy = True
-                    # The thread that was woken for this may be waiting for a later task.
+                    # The thread that was woken for this task may be waiting for a later task.
                     self._changed.notify()
                     return lane, self._lanes[lane].waiting.popleft()
                 self._changed.wait(self._later[0][0] - now if self._later else None)

@@ -1,9 +1,9 @@
-"""A Lambda function that monitors jobs without a permanent process. It is called by a schedule each minute,
-and by EC2's events.
+"""A Lambda function that monitors jobs without a permanent process. A schedule calls the function each
+minute, and EC2's events call it as well.
 
-It monitors launched jobs as `bai serve` does. It may run in addition to `bai serve`, because the store
-decides which messages are sent. It accepts neither requests nor commands. `handler` is the entry point;
-docs/service.md describes the setup.
+The function monitors launched jobs as `bai serve` does, and may run in addition to `bai serve`, because the
+store decides which messages are sent. The function accepts neither requests nor commands. `handler` is the
+entry point; docs/service.md describes the setup.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _function() -> Function:
 
 
 class Function:
-    """Checks jobs during a call. Nothing is kept between two calls, because the next call may be in another
+    """Checks jobs during a call. No state is kept between two calls, because the next call may be in another
     process, or much later."""
 
     def __init__(
@@ -130,12 +130,13 @@ class Function:
     def _sweep(self, reconciler: Reconciler, deadline: float) -> dict[str, Any]:
         """Check all open jobs, and terminate expired machines."""
         names = reconciler.due()
-        # Shuffled, so that different jobs are left out each minute if there is too little time for all.
+        # The jobs are shuffled, so that different jobs are left out each minute if there is too little time
+        # for all jobs.
         self._shuffle(names)
         with _Workers(deadline) as workers:
             reaping = workers.begin("", lambda name: reconciler.reap())
             workers.finish(workers.begin(each, reconciler.adopt) for each in names)
-            # A single request describes the machines of all of these jobs.
+            # A single request describes the machines of all these jobs.
             reconciler.describe_instances()
             done = workers.finish(workers.begin(each, reconciler.reconcile_one) for each in names)
             workers.finish([reaping])
@@ -185,7 +186,8 @@ class Function:
     def _check_jobs(
         self, events: Iterable[InstanceEvent], reconciler: Reconciler, deadline: float
     ) -> tuple[Mapping[str, str], set[str]]:
-        """Check the jobs of the events; return them by instance, and the names of those that were checked."""
+        """Check the jobs of the events; return the jobs by instance, and the names of the jobs that were
+        checked."""
         jobs = reconciler.changed(events)
         with _Workers(deadline) as workers:
             names = dict.fromkeys(jobs.values())
@@ -193,8 +195,8 @@ class Function:
 
 
 class _Workers:
-    """Threads that work until a deadline. After it, work in progress is abandoned, which is safe because it
-    may be interrupted at any point."""
+    """Threads that work until a deadline. After the deadline, work in progress is abandoned, which is safe
+    because the work may be interrupted at any point."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline

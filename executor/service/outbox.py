@@ -2,7 +2,7 @@
 killed.
 
 `outbox/<name>.json` is a message; only its first version is stored. `outbox/<name>.sent` records that Kafka
-has acknowledged it.
+has acknowledged the message.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def _never() -> Message:
 
 
 class Outbox:
-    """The messages of one entry. All methods raise StoreError; those that send also raise SendError."""
+    """The messages of one entry. All methods raise StoreError; methods that send also raise SendError."""
 
     def __init__(self, store: JobStore, entry: str, send: Callable[[Message], None]) -> None:
-        """send: sends a message, and returns after Kafka has acknowledged it."""
+        """send: function that sends a message, and returns after Kafka has acknowledged the message."""
         self._store = store
         self._send = send
         self._place = f"{place(entry)}/outbox"
         self._there: set[str] | None = None
 
     def keep(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Return the message `name`: the stored one, otherwise that of `make`, which is then stored. Raises
-        ValueError if there is neither."""
+        """Return the message `name`: the stored message, otherwise the message of `make`, which is stored.
+        Raises ValueError if there is neither a stored message nor `make`."""
         if not self.is_kept(name):
             message = make()
             content = json.dumps(asdict(message)).encode() + b"\n"
@@ -46,8 +46,8 @@ class Outbox:
         return self._kept(name)
 
     def post(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Store the message `name`, and send it unless it has been sent; return it. Also raises
-        MessageTooLargeError.
+        """Store the message `name`, and send the message unless it has been sent; return the message. Also
+        raises MessageTooLargeError.
 
         A message that is too large for Kafka is sent without the event that it repeats.
         """

@@ -57,8 +57,8 @@ _PAUSES = 4
 _UNLAUNCHED_S = 30.0
 """Time between two checks of a request that another process is launching (seconds)."""
 _CANCEL_SAID_S = 120.0
-"""Longest time for which the report of a cancelled job's end waits for the answer to the cancel command
-(seconds)."""
+"""Longest time (seconds) for which the report of a cancelled job's end is delayed until the cancel command is
+answered."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Job:
     phases: set[str] = field(default_factory=set)
     is_elastic: bool = False
     changes: dict[int, NextGeneration] = field(default_factory=dict)
-    """The decisions about the job's generations that have been read, by their numbers."""
+    """Decisions about the job's generations that have been read, by the generations' numbers."""
     region: str | None = None
     launched: list[str] = field(default_factory=list)
     """Ids of the job's machines."""
@@ -87,11 +87,11 @@ class _Job:
     left: bool = False
     """Whether a node had a result, but the job did not, at the last check."""
     ended: float | None = None
-    """Monotonic time at which the result was first seen (seconds); None before that."""
+    """Monotonic time at which the result was first seen (seconds); None before the result was seen."""
 
 
 class Reconciler:
-    """Checks jobs, several at the same time, but each job by one thread."""
+    """Checks jobs, several jobs at the same time, but each job by only one thread."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class Reconciler:
         every: timedelta = timedelta(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """jobs: the job store. holds: returns whether this replica monitors a client's jobs. stays: whether
-        the process continues for further checks. describe: returns the benchmark descriptor of a request,
-        which is needed to launch machines for running jobs; None: no machines are launched. every: time
-        between two calls of `due`."""
+        """jobs: the job store. holds: function that returns whether this replica monitors a client's jobs.
+        stays: whether the process continues for further checks. describe: function that returns the benchmark
+        descriptor of a request, which is needed to launch machines for running jobs; if None, no machines are
+        launched. every: time between two calls of `due`."""
         self._entries = entries
         self._store = jobs
         self._settings = settings
@@ -127,13 +127,14 @@ class Reconciler:
         """Client of each open entry that was read."""
         self._jobs: dict[str, _Job] = {}
         self._unlaunched: dict[str, float] = {}
-        """Time of the next look at each request that is not launched yet."""
+        """Time of the next check of each request that is not launched yet."""
         self._known: dict[str, list[Instance] | None] = {}
-        """The jobs' machines at the last look; None if EC2 could not be asked."""
+        """The jobs' machines at the last check; None if EC2 could not be queried."""
         self._called: set[str] = set()
-        """Jobs of an event, which are checked at once, even if they belong to another replica."""
+        """Jobs that an event concerns. These jobs are checked at once, even if they belong to another
+        replica."""
         self._aws = aws_sessions(settings)
-        # Machines are launched only for requests, because the configuration limits their senders.
+        # Machines are launched only for requests, because the configuration limits the senders of requests.
         self._looks = BucketLook(
             settings=settings,
             store=jobs,
@@ -147,7 +148,7 @@ class Reconciler:
         )
 
     def launched(self, name: str) -> None:
-        """Record that a request was answered here, so that its job is checked at once."""
+        """Record that this process answered a request, so that the request's job is checked at once."""
         self._unlaunched.pop(name, None)
 
     def due(self) -> list[str]:
@@ -168,7 +169,8 @@ class Reconciler:
         return self._unlaunched.get(name, now) <= now and (client is None or self._holds(client))
 
     def adopt(self, name: str) -> None:
-        """Begin to monitor a job, so that the next `describe_instances` includes it. Raises BaiError."""
+        """Begin to monitor a job, so that the next `describe_instances` includes the job's machines. Raises
+        BaiError."""
         job = self._begin(name, called=False)
         if job is not None:
             job.region, job.launched = job.monitor.region, job.monitor.launched_ids
@@ -196,14 +198,14 @@ class Reconciler:
         return found
 
     def _call(self, names: set[str]) -> None:
-        """Have jobs checked at once after an event of EC2."""
+        """Mark jobs to be checked at once after an event of EC2."""
         self._known.update(self._machines(names))
         self._called.update(names)
         for name in names:
             log.info("%s is checked now after an event of EC2 about its machines", name)
 
     def reconcile_one(self, name: str) -> None:
-        """Publish a job's due statuses, and do everything that is due for it. Raises BaiError."""
+        """Publish a job's due statuses, and do everything else that is due for the job. Raises BaiError."""
         called = name in self._called
         self._called.discard(name)
         job = self._jobs.get(name) or self._begin(name, called=called)
@@ -216,7 +218,8 @@ class Reconciler:
                 quiet = self._reconcile_one(name, job, called=called)
             finally:
                 job.store.forget()
-        # Recorded only after success, so that a status that could not be sent is sent at the next check.
+        # The check is recorded only after success, so that a status that could not be sent is sent at the
+        # next check.
         self._plan_next_look(job, quiet=quiet)
 
     def reap(self) -> None:
@@ -238,7 +241,7 @@ class Reconciler:
         return {each.id: each.job_id for each in found if each.job_id}
 
     def _machines(self, names: Iterable[str]) -> dict[str, list[Instance] | None]:
-        """Return EC2's description of the machines of these jobs, if they were checked before."""
+        """Return EC2's description of the machines of these jobs, if the jobs were checked before."""
         regions: dict[str | None, dict[str, list[str]]] = {}
         for name in names:
             job = self._jobs.get(name)
@@ -250,7 +253,8 @@ class Reconciler:
         return found
 
     def _begin(self, name: str, *, called: bool) -> _Job | None:
-        """Adopt a launched job if this replica monitors it, or if an event concerns it. Raises BaiError."""
+        """Adopt a launched job if this replica monitors the job, or if an event concerns the job. Raises
+        BaiError."""
         entry = self._entries.read(name)
         if entry is None:
             return None
@@ -288,7 +292,7 @@ class Reconciler:
         return Replacer(record, self._settings, lambda: describe(entry))
 
     def _reconcile_one(self, name: str, job: _Job, *, called: bool) -> bool:
-        """Check a job; return whether there was nothing new."""
+        """Check a job; return whether the check found nothing new."""
         if job.ended is None and self._is_reconcile_due(name, job, called=called):
             self._reconcile(name, job)
         # The result is read before the events, so that all events of an ended job are read.
@@ -317,15 +321,15 @@ class Reconciler:
         self._jobs.pop(entry.name, None)
 
     def _result(self, job: _Job) -> JobResult | None:
-        """Return the job's result, which is written only once. None if there is none, or if the answer to a
-        cancel command has not been sent yet. Raises StoreError."""
+        """Return the job's result, which is written only once. None if there is no result, or if the answer
+        to a cancel command has not been sent yet. Raises StoreError."""
         if job.record.result() is None or self._waits_for_cancel(job):
             return None
-        # This also finds a node's result.
+        # `result_of` also finds a node's result.
         return result_of(job.record)
 
     def _read_events(self, job: _Job) -> bool:
-        """Read the job's new events; return whether there were any."""
+        """Read the job's new events; return whether there were new events."""
         any_new = False
         for content in job.events.pieces():
             any_new = any_new or bool(content)
@@ -335,7 +339,8 @@ class Reconciler:
         return any_new
 
     def _read_changes(self, job: _Job) -> bool:
-        """Read the new decisions about an elastic job's generations; return whether there were any."""
+        """Read the new decisions about an elastic job's generations; return whether there were new
+        decisions."""
         if not job.is_elastic:
             return False
         attempt = AttemptRecord(job.record, job.monitor.attempt)
@@ -358,7 +363,7 @@ class Reconciler:
         job.pause_s = (
             min(2 * job.pause_s, longest_s) if quiet and job.pause_s and not job.left else self._every_s
         )
-        # The nearest call of `due`, because the calls are not exactly periodic.
+        # The time is rounded to the nearest call of `due`, because the calls are not exactly periodic.
         job.next_look = self._clock() + job.pause_s - self._every_s / 2
 
     def _has_gone(self, name: str) -> bool:
@@ -377,7 +382,8 @@ class Reconciler:
     def _reconcile(self, name: str, job: _Job) -> None:
         """Do everything that is due for a job without a result. Raises BaiError."""
         if (result := result_of(job.record)) is not None:
-            # The job's agent was killed after it wrote the node's result and before it wrote the job's.
+            # The job's agent was killed after it wrote the node's result and before it wrote the job's
+            # result.
             if job.left:
                 log.info("the result of its node becomes the job's: %s", result.sentence)
                 content = self._store.get(job.record.node().key("result.json"))
@@ -402,7 +408,7 @@ class Reconciler:
             return False
         if self._stays:
             return self._clock() - job.ended <= _CANCEL_SAID_S
-        # This process may not have made earlier checks, but the store knows the time of the result.
+        # This process may not have made the earlier checks, but the store knows the time of the result.
         times = [each.modified for each in self._store.find(job.record.key("result.json")) if each.modified]
         return bool(times) and store_now(self._store.url) - min(times) <= _CANCEL_SAID_S * 1000
 

@@ -1,4 +1,4 @@
-"""`bai serve`: connects the parts of the service, and stops them."""
+"""`bai serve`: connects the parts of the service, and stops the parts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Service:
         settings = replace(
             settings,
             # The jobs' metrics are sent to the same Kafka cluster, unless the configuration names another
-            # one.
+            # cluster.
             kafka=settings.kafka or kafka,
             limits=bounded_limits(settings.limits, table.bounds),
         )
@@ -198,7 +198,7 @@ class _Known:
 
 
 class Recovery:
-    """Finds open entries that no replica works on."""
+    """Finds and adopts open entries that no replica works on."""
 
     def __init__(
         self,
@@ -208,8 +208,8 @@ class Recovery:
         take_up: Callable[[str, Kind, str], None],
         looked: Callable[[int], None],
     ) -> None:
-        """take_up: called with an entry, its kind and its client. looked: called with the number of open
-        entries after each check."""
+        """take_up: called with an adopted entry, and the entry's kind and client. looked: called after each
+        check with the number of open entries."""
         self._entries = entries
         self._share = share
         self._take_up = take_up
@@ -217,8 +217,8 @@ class Recovery:
         self._settled: set[str] = set()
         """Open entries that need no more work by this version."""
         self._unshared: set[str] = set()
-        """Entries that came to us although their client belongs to another replica: the key of their event
-        was not their client."""
+        """Entries that reached this replica although their client belongs to another replica, because the key
+        of the event was not the client."""
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()
         self._version = -1
@@ -232,7 +232,7 @@ class Recovery:
             stopping.wait(_SHARE_LOOK_S)
 
     def look(self) -> bool:
-        """Adopt the entries that belong to this replica; return whether they could be listed."""
+        """Adopt the entries that belong to this replica; return whether the entries could be listed."""
         version = self._share.version
         before = {*self._settled, *self._unshared}
         try:
@@ -241,7 +241,7 @@ class Recovery:
             log.warning("the open entries cannot be listed: %s", error)
             return False
         there = set(names)
-        # Entries that were accepted during the listing are kept.
+        # Entries that were accepted during the listing are not forgotten.
         for kept in (self._settled, self._unshared):
             kept -= before - there
         self._known = {name: known for name, known in self._known.items() if name in there}
@@ -255,15 +255,15 @@ class Recovery:
         """Return the entries to be adopted, the oldest first. changed: whether this replica's partitions have
         changed since the last check."""
         first = self._version < 0
-        # An entry that was accepted after the last check is processed by the replica that accepted it.
+        # The replica that accepted an entry after the last check processes that entry.
         open_ = [name for name in names if name not in self._settled and (changed or name in self._seen)]
         read = [(name, known) for name in open_ if (known := self._read(name)) is not None]
         found = [each for each in read if first or self._share.owns(each[1].client_id)]
         return sorted(found, key=lambda each: each[1].received_ms)
 
     def accepted(self, name: str, client_id: str) -> None:
-        """Record that this replica accepted an event. It processes the event, even if the client belongs to
-        another replica."""
+        """Record that this replica accepted an event. The replica processes the event, even if the client
+        belongs to another replica."""
         if not self._share.may_own(client_id):
             self._unshared.add(name)
 

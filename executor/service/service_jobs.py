@@ -1,10 +1,10 @@
-"""Launches an accepted request, and sends the answers, each once: PENDING, then either SUCCEEDED and the
+"""Launches an accepted request, and sends each answer once: first PENDING, and later either SUCCEEDED and the
 executor's event, or ERROR.
 
 If the process is killed at any point, a repeated call continues the launch from `launch.json` and
-`launched.json`, and the answers from the outbox. The messages `00-…`, `01-answer` and `02-executor` of a
-request's outbox are written here; `01-answer` decides the result. A request that waits for capacity is
-postponed until its next attempt, and its wait is reported (`00-waiting-…`) once for each kind of refusal.
+`launched.json`, and the answers from the outbox. This module writes the messages `00-…`, `01-answer` and
+`02-executor` of a request's outbox; `01-answer` decides the result. A request that waits for capacity is
+postponed until its next attempt, and the wait is reported (`00-waiting-…`) once for each kind of refusal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _WaitsError(Exception):
 
 
 class Jobs:
-    """Launches requests, and sends their answers."""
+    """Launches requests, and sends the answers to requests."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Jobs:
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """region: region of jobs that do not name one."""
+        """region: region of jobs that do not name a region."""
         self._entries = entries
         self._backends = backends
         self._writer = writer
@@ -126,7 +126,7 @@ class Jobs:
 
     def _status(self, entry: Entry, status: AppStatus, text: str) -> Callable[[], Message]:
         """Return a function that makes a status message of a request. The message repeats the request's event
-        unless that is too large."""
+        unless the event is too large."""
         about = None if entry.too_large else entry.event.table
         return partial(self._writer.status, entry.event, status, text, about=about)
 
@@ -189,8 +189,8 @@ class Jobs:
         except BaiError as error:
             raise RefusedError(str(error)) from error
         except Exception as error:
-            # The client gets an answer even after an unexpected error, because otherwise it would wait
-            # forever.
+            # The client gets an answer even after an unexpected error, because otherwise the client would
+            # wait forever.
             log.exception("the request could not be read or launched because of a defect")
             raise RefusedError(
                 f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"

@@ -47,7 +47,7 @@ def start_log(*, level: str, as_json: bool) -> None:
 def _add_action(record: logging.LogRecord) -> bool:
     action = _ACTION.get()
     record.action_id = action
-    # Ids come from outside, and a line break in one would begin a new line.
+    # Ids come from outside, and a line break in an id would begin a new line.
     record.about = f"{_one_line(action)}: " if action is not None else ""
     return True
 

@@ -1,9 +1,8 @@
-"""Reports a job's statuses between its launch and its end, each once, in the form that the service's users
-know.
+"""Reports each status of a job between launch and end once, in the form that the service's users know.
 
-The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They depend only on the
-job's events, its generations and its `result.json`, so a late check produces the same messages in the same
-order.
+This module writes the messages `10-` to `40-`, `90-` and `91-` of a request's outbox. These messages depend
+only on the job's events, generations and `result.json`, so a late check produces the same messages in the
+same order.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class StatusReporter:
 
     def __init__(self, *, writer: MessageWriter, dashboard: str | None, said: Callable[[str], None]) -> None:
         """dashboard: address of the metrics, in which "{action_id}" and "{client_id}" are replaced. said:
-        called with each status."""
+        called with each status that was sent."""
         self._writer = writer
         self._dashboard = dashboard
         self._said = said
@@ -61,7 +60,7 @@ class StatusReporter:
         return f"Metrics available for job {event.action_id} at {address}"
 
     def publish(self, entry: Entry, outbox: Outbox, due: Sequence[Due]) -> None:
-        """Send those statuses of `due` that have not been sent, in their order. Raises StoreError,
+        """Send the statuses in `due` that have not been sent, in their order. Raises StoreError,
         SendError."""
         launched = outbox.keep(EXECUTOR).table
         for each in due:
@@ -84,10 +83,11 @@ def statuses_due(
     changes: Mapping[int, NextGeneration] = _NO_CHANGES,
 ) -> list[Due]:
     """Return all due statuses of a launched job, in order. Later calls return the same statuses, followed by
-    new ones.
+    new statuses.
 
     phases: the phases that have begun. pulls: whether the job has sources. metrics: the sentence with the
-    address of its metrics. changes: the decisions about an elastic job's generations, by their numbers.
+    address of the job's metrics. changes: the decisions about an elastic job's generations, by the
+    generations' numbers.
     """
     due = [Due("10-starting", AppStatus.PENDING, "Benchmark starting")]
     if pulls and "pull" in phases:

@@ -37,7 +37,7 @@ class Supervisor:
             for name, work, pause_s in looks
         ]
         self._troubles: dict[str, str] = {}
-        """Error of the last look at each job."""
+        """Error of the last check of each job."""
 
     def start(self) -> None:
         self._queue.start()
@@ -45,7 +45,8 @@ class Supervisor:
             thread.start()
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin no more checks, and wait for the running ones; return whether they finished in time."""
+        """Begin no more checks, and wait for the running checks; return whether these checks finished in
+        time."""
         self._stopping.set()
         deadline = time.monotonic() + timeout_s
         ended = self._queue.stop(timeout_s=timeout_s)
@@ -54,13 +55,14 @@ class Supervisor:
         return ended and not any(thread.is_alive() for thread in self._threads)
 
     def launched(self, name: str, client_id: str) -> None:
-        """Record that a request was answered here, so that its job is checked at once."""
+        """Record that this process answered a request, so that the request's job is checked at once."""
         self._reconciler.launched(name)
         if self._share.owns(client_id):
             self._queue.add(name, name)
 
     def changed(self, events: Sequence[InstanceEvent]) -> None:
-        """Record EC2's events about instances, so that their jobs are checked at once. Raises StoreError."""
+        """Record EC2's events about instances, so that the instances' jobs are checked at once. Raises
+        StoreError."""
         for name in set(self._reconciler.changed(events).values()):
             # A job that is being checked now is fully checked the next time.
             self._queue.add(name, name)
@@ -81,7 +83,7 @@ class Supervisor:
         """Schedule checks of all open jobs of this replica. Raises StoreError."""
         names = self._reconciler.due()
         for name in self._troubles.copy().keys() - set(names):
-            # A copy, because other threads change them.
+            # `_troubles` is copied, because other threads change it.
             self._troubles.pop(name, None)
         for name in names:
             self._queue.add(name, name)
@@ -99,7 +101,6 @@ class Supervisor:
             self._troubles.pop(name, None)
 
     def _reap(self) -> None:
-        """Terminate expired machines, if this replica is the one that does this for all. Raises
-        StoreError."""
+        """Terminate expired machines, if this replica does so for all replicas. Raises StoreError."""
         if self._share.is_leader:
             self._reconciler.reap()

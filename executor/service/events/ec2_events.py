@@ -1,7 +1,7 @@
 """Reads EC2's own events about instances, which EventBridge sends to an SQS queue.
 
-They only cause an earlier check. A lost, late or duplicate event changes nothing, because the regular checks
-continue.
+Such an event only causes an earlier check. A lost, late or duplicate event changes nothing, because the
+regular checks continue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class InstanceEvent:
 
 
 def read_instance_event(text: str) -> InstanceEvent | None:
-    """Return the event in a JSON text; None if it is about something else. Raises UnreadableInstanceEventError."""
+    """Return the event in a JSON text; None if the text is about something else. Raises
+    UnreadableInstanceEventError."""
     if len(text) > _LARGEST:
         raise UnreadableInstanceEventError(f"it has {len(text):,} characters")
     try:
@@ -54,7 +55,7 @@ def read_instance_event(text: str) -> InstanceEvent | None:
 
 
 def instance_event(event: Any) -> InstanceEvent | None:
-    """Return the event in a table; None if it is about something else. Raises
+    """Return the event in a table; None if the table is about something else. Raises
     UnreadableInstanceEventError."""
     if not isinstance(event, dict):
         raise UnreadableInstanceEventError("it is not a table")

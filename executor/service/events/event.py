@@ -1,5 +1,5 @@
 """Reads the benchmark service's events. Additional fields are accepted, but fields that answers repeat are
-checked strictly. No I/O."""
+checked strictly. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENVELOPE = (
 )
 """The standard fields of an event."""
 _REPEATED = ("parent_action_id", "client_version", "client_username")
-"""Fields with texts that each answer contains in addition to its event."""
+"""Fields with texts that each answer contains in addition to the repeated event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +46,18 @@ class Event:
 
     @property
     def payload(self) -> Mapping[str, Any]:
-        """Payload of the event; empty if it is not a table."""
+        """Payload of the event; empty if the payload is not a table."""
         return at(self.table, "payload")
 
     @property
     def parent_action_id(self) -> str | None:
-        """Action id of the parent request; None if there is none."""
+        """Action id of the parent request; None if there is no parent request."""
         parent = self.table.get("parent_action_id")
         return parent if isinstance(parent, str) and parent and is_utf8(parent) else None
 
     @property
     def username(self) -> str | None:
-        """User name of the author, as the service knows it."""
+        """User name of the event's author, as the service knows the author."""
         name = self.table.get("client_username")
         return name if isinstance(name, str) and name and is_utf8(name) else None
 
@@ -102,7 +102,8 @@ def _identifier(table: Mapping[str, Any], name: str) -> str:
 
 
 def _depth(value: Any) -> int:
-    """Return the nesting depth of `value`, without recursion, because it may be as deep as JSON's reader allows."""
+    """Return the nesting depth of `value`, without recursion, because `value` may be as deep as JSON's reader
+    allows."""
     deepest, level = 0, [value]
     while level:
         deepest += 1

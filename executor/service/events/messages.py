@@ -22,7 +22,7 @@ SERVICE = "ec2-executor"
 
 
 class AppStatus(str, Enum):
-    """The status in a message. The values are sent as they are."""
+    """The status in a message. The values are sent unchanged."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

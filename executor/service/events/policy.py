@@ -1,5 +1,5 @@
-"""Checks the limits of an event, because another user sends it, but the service executes it with its own
-rights. No I/O.
+"""Checks the limits of an event, because another user sends the event, but the service executes it with the
+service's own rights. The module does no I/O.
 
 The checks read the raw descriptor, so that a refusal names its key even if other keys are wrong.
 """
@@ -64,7 +64,7 @@ class _OneOf:
     """A rule for a single value."""
 
     values: tuple[object, ...]
-    """Allowed values; empty: any value."""
+    """Allowed values; empty if any value is allowed."""
 
 
 _ANY = _OneOf(())
@@ -115,7 +115,7 @@ _RUN_INSTANCES: Mapping[str, Any] = {
 
 def check_trust(table: Raw, bounds: Bounds, *, file: str, region: str | None) -> list[Finding]:
     """Return a finding for each value in the descriptor `table` that an event may not set. file: beginning of
-    each finding. region: the configured region, which is used if the descriptor names none.
+    each finding. region: the configured region, which is used if the descriptor names no region.
     """
     refused = [
         *_not_yours(table),
@@ -139,7 +139,7 @@ _EBS_KEYS = {"size": "VolumeSize", "iops": "Iops", "throughput": "Throughput"}
 
 _PLACE = ("aws", "ec2", "run_instances")
 _Refusal = tuple[Where, str, str]
-"""Path of the value, problem, and fix."""
+"""Path of the refused value, problem, and fix."""
 
 
 def bounded_limits(limits: JobLimits, bounds: Bounds) -> JobLimits:

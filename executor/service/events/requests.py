@@ -1,5 +1,5 @@
-"""Reads fetcher events: whether an event is for this service, the job that it requests, and all of its
-mistakes. No I/O."""
+"""Reads fetcher events: whether an event is for this service, the job that the event requests, and all
+mistakes of the event. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ def _value(info: Mapping[str, Any], name: str, default: str) -> Any:
 
 
 def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
-    """Return the descriptor for a run on EC2, with the fetched sources in place of its own."""
+    """Return the descriptor for a run on EC2, with the fetched sources in place of the descriptor's own
+    sources."""
     table = dict(contents)
     table["info"] = {**at(table, "info"), "execution_engine": "aws.ec2"}
     data = table.get("data", {} if pulls.sources else "")
@@ -177,7 +178,8 @@ def _too_much_data(pulls: Pulls, bounds: Bounds) -> list[str]:
 
 
 def _without_nulls(node: Any) -> Any:
-    """Return `node` without nulls in its tables. TOML has no nulls; here a null means an absent key."""
+    """Return `node` without nulls in its tables. TOML has no nulls; a null in an event means an absent
+    key."""
     if isinstance(node, Mapping):
         return {key: _without_nulls(value) for key, value in node.items() if value is not None}
     return [_without_nulls(each) for each in node] if isinstance(node, list) else node
@@ -192,7 +194,8 @@ def _half_characters(payload: Mapping[str, Any]) -> list[str]:
 
 
 def _large_integers(contents: Mapping[str, Any]) -> list[str]:
-    """Return the mistakes in integers of a descriptor that do not fit into 64 bits, although TOML allows them."""
+    """Return the mistakes in integers of a descriptor that do not fit into 64 bits, although TOML allows such
+    integers."""
     numbers = ((place, number) for place, number in _leaves(contents) if type(number) is int)
     return [
         f"{place}: an integer must fit into 64 bits"
@@ -202,7 +205,7 @@ def _large_integers(contents: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys and the single values of a tree of tables and lists, each with its place."""
+    """Yield the keys and the single values of a tree of tables and lists, each with its place in the tree."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield f"{where}: a key", key
@@ -290,7 +293,7 @@ def _has_server(contents: Raw) -> bool:
 def _items(
     payload: Mapping[str, Any], name: str, problems: list[str]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tables of a list, each with its place; add other items to `problems`."""
+    """Yield the tables of a list, each with its place; add items that are not tables to `problems`."""
     value = payload.get(name)
     if value is None:
         return
@@ -312,8 +315,8 @@ def _written(sources: list[Raw], src: str, path: Any) -> Raw:
 
 
 def _fetched(where: str, item: Mapping[str, Any], written: Raw, problems: list[str]) -> dict[str, Any] | None:
-    """Return a dataset or model as a source of a descriptor; None, and add a problem, if it cannot be
-    used."""
+    """Return a dataset or model as a source of a descriptor; if the source cannot be used, add a problem and
+    return None."""
     src, dst, md5 = text_at(item, "src"), item.get("dst"), item.get("md5")
     problem = _fetch_problem(item) or _address_problem(dst) or _kind_problem(item)
     if problem is not None:
@@ -363,7 +366,7 @@ def _scripts(payload: Mapping[str, Any], problems: list[str]) -> Iterator[Source
 
 
 def _address_problem(dst: Any) -> str | None:
-    """Return the reason why an instance cannot pull from `dst`; None if it can."""
+    """Return the reason why an instance cannot pull from `dst`; None if an instance can pull from `dst`."""
     if not isinstance(dst, str) or scheme_of(dst) not in REMOTE_SCHEMES or "\0" in dst:
         return ": dst must be an address such as s3://bucket/key"
     scheme = SCHEMES.get(dst.partition("://")[0])
