@@ -26,7 +26,7 @@ from executor.errors import UsageError
 from executor.records.figures import Figures, figures
 
 _TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsBetter"}
-"""Direction → name of the tool in github-action-benchmark, which applies to a whole file."""
+"""Direction → name of the tool in github-action-benchmark. A tool applies to a whole file."""
 _PREFIX = "BAI_METRICS_"
 """Prefix of names, the same as in the Prometheus sink, so that one dashboard works with both."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -41,7 +41,7 @@ class HeadlineNumber:
     units: str
     better: Better | None
     runs: Figures
-    """Figures of the headlines of all runs; there may be only one run."""
+    """Figures of the headlines of one or more runs."""
 
     @property
     def value(self) -> float:
@@ -53,8 +53,8 @@ class HeadlineNumber:
 
 
 def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
-    """Return the numbers of a job's runs for the metrics `names`, or for all. Raises UsageError if no run
-    succeeded, or if no run has such a metric.
+    """Return the numbers of a job's runs for the metrics `names`, or for all metrics. Raises UsageError if no
+    run succeeded, or if no run has such a metric.
     """
     if not runs.runs:
         raise UsageError(
@@ -140,7 +140,7 @@ def _gha(each: HeadlineNumber, job_id: str) -> dict[str, Any]:
 
 
 def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
-    # Imported here because it is slow to load, and most commands do not need it.
+    # The library is imported here because it is slow to load, and most commands do not need the library.
     from prometheus_client.metrics_core import Metric
     from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -160,7 +160,7 @@ def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
 
 
 def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tuple[str, str]]:
-    """Yield labels under names that Prometheus accepts. bai's own labels replace others with the same
+    """Yield labels under names that Prometheus accepts. bai's own labels replace other labels with the same
     name."""
     for key, value in each.labels:
         name = _NOT_IN_A_NAME.sub("_", key)
@@ -169,7 +169,7 @@ def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tup
             as_utf8(value),
         )
     if renamed:
-        # The names of two metrics may have become equal.
+        # Two metrics may have the same name after the conversion to Prometheus names.
         yield "metric", as_utf8(each.name)
     yield "job_id", job_id
 
@@ -180,7 +180,7 @@ def _json(value: Any) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedTimes:
-    """The times of one command, with its parameters."""
+    """The times of one command, with the command's parameters."""
 
     command: str
     parameters: Mapping[str, str]
@@ -218,7 +218,7 @@ def as_markdown(every: Sequence[ExportedTimes]) -> str:
     ]
     for each in every:
         times, first = each.times, every[0].times
-        # ± is the standard deviation, as in hyperfine's own table.
+        # The number after ± is the standard deviation, as in hyperfine's own table.
         mean = f"{times.mean * factor:.3f}" + (
             f" ± {times.deviation * factor:.3f}" if times.deviation is not None else ""
         )

@@ -28,20 +28,20 @@ class RunFacts:
     arm: str | None
     """Arm of the run in a job that compares arms; otherwise None."""
     parameters: dict[str, str]
-    """Arguments, `--set` values and environment. They contain no secrets, because even the job has only
-    references to them."""
+    """Arguments, `--set` values and environment. The parameters contain no secrets, because even the job has
+    only references to secrets."""
     outcome: str | None = None
     """Value of an `Outcome`; None while the run is in progress."""
     sentence: str
     started: int | None
-    """ms UTC."""
+    """Start of the run (ms UTC)."""
     ended: int | None = None
     series: list[PointSeries]
     numbers: dict[SeriesKey, float]
     """The number that represents the run, for each series of the benchmark."""
 
     def ended_as(self, outcome: JobResult | RepeatOutcome) -> RunFacts:
-        """Return the run with its outcome."""
+        """Return the run, completed with its end and outcome."""
         took = outcome.seconds if isinstance(outcome, JobResult) else outcome.wall_seconds
         return replace(
             self,
@@ -57,7 +57,7 @@ class RunFacts:
 
     @property
     def headlines(self) -> dict[SeriesKey, float]:
-        """The numbers of the run; empty unless it succeeded."""
+        """The numbers of the run; empty unless the run succeeded."""
         return self.numbers if self.succeeded else {}
 
     @property
@@ -78,7 +78,7 @@ class JobFacts:
 def job_facts(record: JobRecord) -> JobFacts:
     """Read all facts of a job that are exported. Raises StoreError, RecordError, DescriptorError."""
     job, result = record.job(), result_of(record)
-    # Read after the result, so that all records of an ended job are included.
+    # The records are read after the result, so that all records of an ended job are included.
     points = read_points(record)
     starts = benchmark_starts(record.node())
     return JobFacts(job=job, tags=_tags(job), runs=list(_runs(job, result, points, starts)))
@@ -94,8 +94,8 @@ def steps_of(series: PointSeries) -> list[int]:
 
 
 def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
-    """Return the parameters of a run. commands: whether to include the command; false if each arm has its
-    own."""
+    """Return the parameters of a run. commands: whether to include the command; false if each arm has its own
+    command."""
     benchmark = job.benchmark
     found = {"strategy": job.strategy.name, "nodes": str(job.strategy.nodes)}
     if job.strategy.nodes > 1:
@@ -109,8 +109,8 @@ def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
 
 
 def _end(started: int | None, seconds: float | None, ended: int | None) -> int | None:
-    """Return the end of a run (ms UTC). It is computed from start and duration, because the clock may have
-    been set meanwhile."""
+    """Return the end of a run (ms UTC). The end is computed from start and duration, because the clock may
+    have been set during the run."""
     return ended if started is None or seconds is None else started + round(1000 * seconds)
 
 
@@ -161,7 +161,7 @@ def _sentence(job: Job, number: int, arm: Arm | None) -> str:
 
 
 def _arms_of_runs(job: Job) -> list[Arm]:
-    """Return the arm of each run, by its number; empty without arms."""
+    """Return the arm of each run, by its number; empty if the job has no arms."""
     if job.repeat is None:
         return []
     arms = {arm.name: arm for arm in job.repeat.arms}
@@ -189,7 +189,7 @@ def _first_time(series: Sequence[PointSeries]) -> int | None:
 
 
 def place_of(key: SeriesKey) -> list[tuple[str, str]]:
-    """Return the node, process and generation of a series, if there are several."""
+    """Return the node, process and generation of a series, as far as the job has several of these."""
     generation = str(key.generation) if key.generation is not None else None
     found = [("rank", key.rank), ("process_rank", key.process_rank), ("generation", generation)]
     return [(name, value) for name, value in found if value is not None]

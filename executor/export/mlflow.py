@@ -113,7 +113,7 @@ def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: 
 
 
 def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any:
-    """Return the run that an earlier export created; None if there is none."""
+    """Return the run that an earlier export created; None if there is no such run."""
     # A job id contains no quotes.
     wanted = f"tags.`bai.job_id` = '{tags['bai.job_id']}'"
     for run in client.search_runs([experiment_id], filter_string=wanted, max_results=10_000):
@@ -163,7 +163,8 @@ def _run_tags(facts: JobFacts, run: RunFacts) -> dict[str, str]:
 
 
 def _metric_key(key: SeriesKey, taken: set[str], *, front: str = "") -> str:
-    """Return MLflow's name of a series: "loss rank:0 kind:test". Names below system/ are shown as the machine's."""
+    """Return MLflow's name of a series: "loss rank:0 kind:test". MLflow shows names below system/ as metrics
+    of the machine."""
     front = "system/" if key.src == "host" else front
     behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
     # Slashes are not used, because for "loss" and "loss/…" a file store would need a file and a folder of the

@@ -23,8 +23,8 @@ might become one."""
 
 
 def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
-    """Write a job's event files below `folder`; return the job's folder there. An earlier export of the job
-    is replaced. Raises ExportError.
+    """Write a job's event files below `folder`; return the job's folder in `folder`. An earlier export of the
+    job is replaced. Raises ExportError.
     """
     try:
         from tensorboardX import SummaryWriter

@@ -1,4 +1,5 @@
-"""The view on a terminal: the benchmark's lines scroll, with the job's current state below them."""
+"""The view on a terminal: the benchmark's lines scroll, and the job's current state is shown below the
+lines."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _PULLS = 4
 
 
 class LiveView:
-    """Draws on a terminal that understands cursor movements."""
+    """Draws the view on a terminal that understands cursor movements."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,5 +1,5 @@
 """Prints logs of benchmarks: on a screen, as JSON or as bytes. Logs of several nodes are printed in whole
-lines, each preceded by the rank of its node."""
+lines, each line preceded by its node's rank."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from contextlib import contextmanager
 from executor.documents.text import colourless, draws_in_place, safe_line, speaks_unicode
 
 _REST = 65536
-"""Number of bytes that are kept of an unfinished line."""
+"""Number of bytes of an unfinished line that are held in memory."""
 
 
 _KEEP = 2**20
-"""Maximum number of lines in one piece. A piece never has more bytes than this."""
+"""Maximum number of lines in one piece. A piece never has more bytes than this number."""
 _LONGEST_LINE = 2**20
 """Maximum length of a line if there are several nodes (bytes). A longer line is split, because otherwise it
 would be buffered without a limit."""
 
 
 class Scroll:
-    """Takes output in any pieces, and returns lines that are safe for a terminal. Dropped lines are
+    """Accepts output in any pieces, and returns lines that are safe for a terminal. Dropped lines are
     counted."""
 
     def __init__(self, *, keep: int = _KEEP) -> None:
-        """keep: number of newest lines that are kept until they are taken."""
+        """keep: number of newest lines that are held until the caller takes them."""
         self._lines: deque[bytes] = deque(maxlen=keep)
         self._rest = b""
         self._passed = 0
@@ -41,14 +41,15 @@ class Scroll:
         self._rest = rest
 
     def take(self) -> tuple[int, list[str]]:
-        """Return the number of lines that were left out since the last call, and the lines that follow them."""
+        """Return the number of lines that were left out since the last call, and the lines that follow the
+        omitted lines."""
         passed, self._passed = self._passed, 0
         lines = [_text(line) for line in self._lines]
         self._lines.clear()
         return passed, lines
 
     def take_rest(self) -> list[str]:
-        """Return the last line, if it has no newline, after the end of the output."""
+        """Return the last line after the end of the output, if this line has no newline."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
@@ -59,16 +60,17 @@ class Scroll:
 
 
 def _text(line: bytes) -> str:
-    # Only as much as the screen shows is decoded, because a line may have 100 MB.
+    # Only the part that the screen shows is decoded, because a line may have 100 MB.
     start = max(0, line.rfind(b"\r", 0, len(line.rstrip(b"\r"))) + 1) if b"\r" in line else 0
     shown = line[start : start + _REST].decode(errors="replace")
     return safe_line(shown)
 
 
 class LogView:
-    """Prints logs that arrive in pieces. It is a context manager: at its end the last line is printed, with
-    or without a newline. follow: whether pieces of several nodes arrive in any order; if not, the nodes come
-    one after the other. with_ranks: whether each line begins with its node's rank.
+    """Prints logs that arrive in pieces. A `LogView` is a context manager: at the end of the `with` block the
+    last line is printed, with or without a newline. follow: whether pieces of several nodes arrive in any
+    order; if not, the nodes come one after the other. with_ranks: whether each line begins with its node's
+    rank.
     """
 
     def __init__(self, *, json_: bool, follow: bool, with_ranks: bool = False) -> None:
@@ -114,8 +116,8 @@ class LogView:
             self._draw(scroll.current)
 
     def _prepare(self) -> None:
-        # Imported here because only the live view on a terminal draws, and rich takes as long to import as
-        # everything else.
+        # rich is imported here because only the live view on a terminal draws, and importing rich takes as
+        # long as importing everything else.
         from rich.console import Console
 
         from executor.view.stage import LiveBlock, ansi_text, cropped
@@ -146,7 +148,7 @@ class LogView:
 
 
 class RawLog:
-    """Prints logs as unchanged bytes. It is used like `LogView`."""
+    """Prints logs as unchanged bytes. A `RawLog` is used like a `LogView`."""
 
     def __init__(self, *, follow: bool, with_ranks: bool = False) -> None:
         self._follow, self._with_ranks = follow, with_ranks

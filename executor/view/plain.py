@@ -29,7 +29,7 @@ _SUMMARY_WIDTH = 80
 
 
 class PlainView:
-    """Writes lines to `stream`. Nothing is left out, however much a benchmark prints.
+    """Writes the benchmark's lines to `stream`. No line is left out, however much a benchmark prints.
 
     The bytes are unchanged, except on a terminal, because a terminal with this view does not support control
     sequences.
@@ -136,7 +136,7 @@ class JsonView:
         for line in lines:
             self._line(line)
         for record in news.records.splitlines():
-            # The record is already JSON. Decoding it only to encode it again would halve the speed.
+            # The record is already JSON. To decode the record only to encode it again would halve the speed.
             self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
         for event in news.after:
             self._write(event_table(event))
@@ -154,7 +154,7 @@ class JsonView:
         return
 
     def _end_line(self) -> None:
-        """Write the last line, if it has no newline, after the end of the output."""
+        """Write the last line after the end of the output, if this line has no newline."""
         if self._rest:
             self._line(self._rest)
             self._rest = b""

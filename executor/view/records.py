@@ -64,11 +64,11 @@ def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> Malform
 
 
 class _ChosenRecords(ABC):
-    """Lets only some records through."""
+    """Filter that lets only some records through."""
 
     def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
-        """Yield the lines of the selected records. Lines that are not records are also yielded, so that they
-        can be counted."""
+        """Yield the lines of the selected records. Lines that are not records are also yielded, so that the
+        caller can count such lines."""
         for content, rank in lines:
             whole, rows = content.splitlines(keepends=True), rows_in(content)
             wanted = self._are_wanted(rows) if rows is not None else list(map(self._is_wanted, whole))
@@ -84,7 +84,7 @@ class _ChosenRecords(ABC):
 
 
 class NamedRecords(_ChosenRecords):
-    """Lets through only the records of some metrics."""
+    """Filter that lets through only the records of some metrics."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -92,7 +92,7 @@ class NamedRecords(_ChosenRecords):
 
     @property
     def unseen(self) -> list[str]:
-        """The names for which there was no record."""
+        """Names of the requested metrics for which there was no record."""
         return sorted(self.names - self._seen)
 
     def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
@@ -113,12 +113,12 @@ class NamedRecords(_ChosenRecords):
 
 
 class GenerationRecords(_ChosenRecords):
-    """Lets through only the records of one generation."""
+    """Filter that lets through only the records of one generation."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.has_seen = False
-        """Whether there was a record of it."""
+        """Whether there was a record of the generation."""
 
     def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
         end = b',"generation":%d' % self.number
@@ -159,7 +159,7 @@ def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[st
     lines = []
     for text, (seq, off, value, timestamp, step) in zip(map(shared_text, rows), numbers(rows), strict=True):
         if text not in shared:
-            # The part that all records of a series share is made only once.
+            # The part of a line that all records of a series share is made only once.
             found = cells(record_like(text))
             shared[text] = tuple(_csv(["", *(found[each] for each in columns)])[:-1] for columns in _SHARED)
         src, name, units, tail = shared[text]
@@ -209,15 +209,15 @@ def print_statistics(
     failed: Collection[int] = (),
     memory_floor: float = LEAST,
 ) -> MalformedLines:
-    """Print one line of statistics for each metric; with `follow` on a terminal the table is updated. Return
-    the lines that were skipped.
+    """Print one line of statistics for each metric; with `follow` on a terminal, a table is updated instead.
+    Return the lines that were skipped.
 
-    starts: start of the benchmark (ms UTC), by repeat, for the warm-up. failed: runs that do not count in any
-    figure. memory_floor: bytes up to which peak memory is only a bound.
+    starts: start of the benchmark (ms UTC), by repeat, from which the warm-up counts. failed: runs that do
+    not count in any figure. memory_floor: bytes up to which peak memory is only a bound.
     """
     measurements = Measurements(job, starts=starts, failed=failed, memory_floor=memory_floor)
-    # Read before the live table is shown, because it replaces standard output by an object without an
-    # encoding.
+    # The encoding is read before the live table is shown, because the table replaces standard output by an
+    # object without an encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
         for content, rank in lines:
@@ -240,7 +240,8 @@ def print_statistics(
             measurements.add_lines(content, rank=rank)
             if (begin := time.monotonic()) >= next_picture:
                 stage.refresh()
-                # Rendering very many values takes long, so the pause is in proportion.
+                # Rendering very many values takes long, so the pause is proportional to the time of the
+                # rendering.
                 end = time.monotonic()
                 next_picture = end + max(_REFRESH_S, _SHARE * (end - begin))
     finally:
@@ -266,6 +267,6 @@ def _blocks(measurements: Measurements, *, rows: int) -> Iterator[Block]:
 
 
 def _run_facts(every: Sequence[Series]) -> Table:
-    """Return the measurements of the whole run, each with one value."""
+    """Return the measurements of the whole run. Each measurement has one value."""
     rows = [[Phrase(each.name), quantity_phrase(each.last, each.units, floor=each.floor)] for each in every]
     return Table([Column(""), Column("", number=False)], rows)

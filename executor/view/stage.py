@@ -21,10 +21,10 @@ _LOCAL_FLAGS = 3
 
 
 class LiveBlock:
-    """Lines in the last rows of a terminal. The cursor stays on a row of its own below them.
+    """Lines in the last rows of a terminal. The cursor stays in a separate row below these lines.
 
-    A terminal that becomes narrower wraps its lines, so the rows are counted when they are erased. Terminals differ in
-    where they put a cursor that stood in a wrapped line.
+    A terminal that becomes narrower wraps its lines, so the rows are counted at the time when they are
+    erased. Terminals differ in where they put a cursor that stood in a wrapped line.
     """
 
     def __init__(self, console: Console) -> None:
@@ -65,7 +65,7 @@ def rows_of(line: str, width: int) -> int:
 
 def wraps_again(environment: Mapping[str, str]) -> bool:
     """Return whether this terminal wraps its lines when it becomes narrower; xterm and GNU screen truncate
-    them."""
+    lines."""
     return "TMUX" in environment or not ("XTERM_VERSION" in environment or "STY" in environment)
 
 
@@ -82,7 +82,7 @@ def cropped(text: Text, width: int, *, unicode: bool = True) -> Text:
 
 
 def _stripped(line: list[Segment]) -> Iterator[Segment]:
-    """Yield a line without trailing spaces, which would become further rows if they were wrapped."""
+    """Yield a line without trailing spaces, because wrapped spaces would become further rows."""
     length = len("".join(segment.text for segment in line).rstrip(" "))
     for segment in line:
         if length <= 0:
@@ -98,8 +98,8 @@ def _joined(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
 
 
 class DrawnTerminal:
-    """Keeps a live block below the printed lines. `close` restores the terminal. Ctrl-Z also does, until the
-    process continues."""
+    """Keeps a live block below the printed lines. `close` restores the terminal. Ctrl-Z also restores the
+    terminal, until the process continues."""
 
     def __init__(self, console: Console, job_view: Callable[[], RenderableType]) -> None:
         self._console = console
@@ -129,8 +129,8 @@ class DrawnTerminal:
         if self._stop_wanted:
             self._stop()
         if self._open:
-            # Switched off repeatedly, because a process in the background may not do so, but may come to the
-            # foreground.
+            # The echo is switched off repeatedly, because a process in the background cannot switch it off,
+            # but may come to the foreground.
             self._echo.off()
         with self._console:
             self._block.erase()
@@ -139,7 +139,7 @@ class DrawnTerminal:
                 self._block.draw(self._picture())
 
     def close(self) -> None:
-        """Restore the terminal. May be called at any time, also twice."""
+        """Restore the terminal. `close` may be called at any time, also twice."""
         if not self._open:
             return
         self._open = False
@@ -152,7 +152,7 @@ class DrawnTerminal:
             self._echo.on()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        # Not done at once, because the signal may arrive in the middle of a write.
+        # The terminal is not restored at once, because the signal may arrive in the middle of a write.
         self._stop_wanted = True
 
     def _stop(self) -> None:
@@ -163,14 +163,14 @@ class DrawnTerminal:
         self._echo.on()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # Here SIGCONT has arrived.
+        # At this point SIGCONT has arrived.
         signal.signal(signal.SIGTSTP, self._on_stop)
         self._console.show_cursor(False)
 
 
 class _Echo:
-    """Switches the echo of typed characters off, because `^C` or an empty line would move the block, and
-    leave the old one on the screen."""
+    """Switches the echo of typed characters off, because an echoed `^C` or empty line would move the block,
+    and leave the old block on the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -186,10 +186,10 @@ class _Echo:
             self._switch(on=True)
 
     def _switch(self, *, on: bool) -> bool:
-        """Switch the echo; return whether that was possible."""
+        """Switch the echo on or off; return whether the echo could be switched."""
         try:
             terminal = self._console.file.fileno()
-            # In the background this would stop the process, and the terminal belongs to another process.
+            # In the background the call would stop the process, and the terminal belongs to another process.
             if os.tcgetpgrp(terminal) != os.getpgrp():
                 return False
             modes = termios.tcgetattr(terminal)
@@ -198,5 +198,5 @@ class _Echo:
             modes[_LOCAL_FLAGS] ^= termios.ECHO
             termios.tcsetattr(terminal, termios.TCSANOW, modes)
         except (OSError, termios.error):
-            return False  # no terminal, or one that was closed
+            return False  # There is no terminal, or the terminal was closed.
         return True

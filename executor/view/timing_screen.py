@@ -1,4 +1,5 @@
-"""The screen of `bai time`: one line during the runs, then a table of the commands, and conclusions."""
+"""The screen of `bai time`: one line during the runs, and after the runs a table of the commands, and
+conclusions."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ from executor.view.stage import DrawnTerminal, cropped
 _REFRESH = 0.2
 _LAST_LINES = 10
 _LARGE = 1.0
-"""Smallest relative change that is shown as a factor. The factor is then 2."""
+"""Smallest relative change that is shown as a factor. At this change the factor is 2."""
 
 
 class TimeView:
-    """Draws one line about the completed runs on a terminal. Elsewhere it prints nothing until the end."""
+    """Draws one line about the completed runs on a terminal. If standard output is no terminal, nothing is
+    printed until the end."""
 
     def __init__(self, console: Console, *, metric: str, drawn: bool) -> None:
         """metric: name of the metric with the wall times. drawn: whether the console is a terminal on which
@@ -42,7 +44,7 @@ class TimeView:
         self._picture: JobView | None = None
         self._walls: dict[str, list[float]] = {}
         self._turns: list[str] = []
-        """The arm of each run that counts."""
+        """Arm of each run that is not a warm-up run."""
         self._next = 0.0
 
     def begin(self, job_view: JobView) -> None:
@@ -110,7 +112,7 @@ class TimeView:
         return cropped(text, self._console.width, unicode=self._unicode)
 
     def _so_far(self, name: str, walls: Sequence[float]) -> Text:
-        """Return the mean of a command's wall times, and the interval of the mean."""
+        """Return the mean of a command's wall times so far, and the confidence interval of the mean."""
         text = self._screen.text(f"   {name}" if name else "  ")
         text.append(f" {duration(mean_of(walls))}", style="bold")
         if len(walls) > 1:
@@ -137,7 +139,8 @@ _COLUMNS = [
 
 
 def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
-    """Yield the table of all commands, the comparison of each with the first, and doubts."""
+    """Yield the table of all commands, the comparison of each command with the first command, and doubts
+    about the times."""
     yield Table(_COLUMNS, [_row(each) for each in every], stacks=True)
     sentences = []
     for each in every:
@@ -152,8 +155,8 @@ def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
 
 
 def _row(shown: ShownCommand) -> list[Phrase]:
-    """Return wall time, range, CPU time, peak memory and number of runs. All times are in the unit of the
-    mean."""
+    """Return the cells for wall time, range, CPU time, peak memory and number of runs. All times are in the
+    unit of the mean."""
     times = shown.times
     mean, memory = times.mean, times.peak_memory
     half = f" ± {_number(times.half_width, like=mean)}" if len(times.walls) > 1 else ""

@@ -1,5 +1,5 @@
-"""An overview of a running job for any screen size: phases, nodes, and the last value of each metric with its
-trend."""
+"""An overview of a running job for any screen size: phases, nodes, and the last value and trend of each
+metric."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class TopScreen:
         trouble: str | None = None,
         hint: str | None = None,
     ) -> RenderableType:
-        """Return the screen. trouble: reason why the last read failed. hint: text about the keys that can be
-        pressed."""
+        """Return the screen with the job's current state. trouble: reason why the last read failed. hint:
+        text about the keys that can be pressed."""
         screen = Screen(width=width, unicode=self._unicode)
 
         def line(phrase: Phrase) -> Text:
@@ -61,7 +61,7 @@ class TopScreen:
         head = [*map(line, self._head(glance, trouble))]
         foot = [line(Phrase(each, "soft")) for each in self._foot(hint)]
         nodes = _nodes(glance, screen)
-        # The cursor, the heading and the headings of two tables take a row each.
+        # The cursor, the screen's heading and the headings of two tables each take a row.
         room = max(1, height - 2 - len(head) - len(foot) - (nodes.row_count + 1) - 1)
         return Group(self._heading(glance, screen), *head, nodes, *_metrics(glance, screen, room), *foot)
 

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 _REDRAW = 0.1
 """Time between two redraws if nothing happens (seconds)."""
 _BURST = 0.05
-"""Longest time of reading without a pause if there is much to read (seconds)."""
+"""Longest time for which records are read without a pause, if there is much to read (seconds)."""
 _SHARE = 4
 """Pause after a burst of work on the benchmark's own machine, as a multiple of the processor time of the
 burst."""
 _CATCH_UP = 10.0
-"""Longest wait for complete statistics after the end (seconds)."""
+"""Longest wait for complete statistics after the job's end (seconds)."""
 _AWAY_PAUSES = 3
 """Factor by which pauses are longer while the store is unreachable."""
 
 
 class View(Protocol):
-    """Shows one job."""
+    """Protocol of a view, which shows one job."""
 
     def begin(self, job_view: JobView) -> None: ...
 
@@ -54,8 +54,8 @@ class View(Protocol):
         ...
 
     def refresh(self, job_view: JobView) -> None:
-        """Update the view. Called after one or more calls of `show`, and several times a second as time
-        passes."""
+        """Update the view. `refresh` is called after one or more calls of `show`, and several times a second
+        as time passes."""
         ...
 
     def end(self, job_view: JobView) -> None:
@@ -63,7 +63,7 @@ class View(Protocol):
         ...
 
     def close(self) -> None:
-        """Restore the terminal. May be called at any time, also twice."""
+        """Restore the terminal. `close` may be called at any time, also twice."""
         ...
 
 
@@ -76,8 +76,8 @@ class LeftError(Exception):
 
 
 class Interrupts:
-    """Counts Ctrl-C. The first one requests a cancellation, and the second one raises LeftError. SIGTERM
-    raises LeftError at once."""
+    """Counts Ctrl-C. The first Ctrl-C requests a cancellation, and the second Ctrl-C raises LeftError.
+    SIGTERM raises LeftError at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -112,11 +112,11 @@ def watch(
     log_position: int = 0,
     newest_only: bool = False,
 ) -> JobResult:
-    """Show the job until it ends and return its result.
+    """Show the job until it ends, and return the job's result.
 
-    remote: whether the job is on another machine, so that frequent reads do not slow its benchmark, and the
+    remote: whether the job is on another machine. If so, frequent reads do not slow the benchmark, and the
     store may be unreachable. log_position: first offset of the log. newest_only: whether parts of the log may
-    be skipped if it grows too fast. Raises LeftError if the user leaves, StoreError if the store fails,
+    be skipped if the log grows too fast. Raises LeftError if the user leaves, StoreError if the store fails,
     NoResultError if the job will not have a result.
     """
     with Interrupts() as interrupts:
@@ -197,7 +197,8 @@ def _is_any(news: News) -> bool:
 def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
     """Add the facts that are known only after the end of a job."""
     job_view.result = result
-    with suppress(StoreError):  # the summary has more than this
+    # The summary contains more than these warnings, so an unreachable store is ignored.
+    with suppress(StoreError):
         job_view.machine_warnings = machine_warnings(environments(record))
     job_view.measurements.leave_out_runs(failed_of(result))
     job_view.measurements.raise_memory_floor(memory_floor(result.own_usage))
@@ -208,7 +209,7 @@ def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
 
 def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]:
     """Return the metrics over the runs of a job. Raises StoreError."""
-    # Imported here because few jobs have several runs.
+    # The module is imported here because few jobs have several runs.
     from executor.analysis.measured_runs import over_runs, runs_of
     from executor.records.points import OF_BENCHMARK, read_points
 
