@@ -1,4 +1,4 @@
-"""The programs on the user's machine: they plan, launch, watch, cancel and report benchmarks. Functions for
+"""The programs on the user's machine, which plan, launch, watch, cancel and report benchmarks. Functions for
 other programs are in `executor.api`."""
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        # Imported on demand, so that `bai` and instances, which import this package, do not wait for the API.
+        # The API's functions are imported on demand, so that `bai` and instances, which import this package,
+        # do not wait for the API.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from executor import api

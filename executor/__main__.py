@@ -1,4 +1,4 @@
-"""Starts `bai`. Until a command begins, Ctrl-C ends it with one sentence instead of a traceback."""
+"""Starts `bai`. Until a command begins, Ctrl-C ends `bai` with one sentence instead of a traceback."""
 
 import gc
 
@@ -11,7 +11,8 @@ def main() -> None:
     # Modules create very many permanent objects, and a command creates few cycles, so frequent garbage
     # collections are useless.
     gc.set_threshold(100_000)
-    from executor.cli import main as run  # imported only now, because this import takes most of the time
+    # The module is imported only now, because this import takes most of the time.
+    from executor.cli import main as run
 
     run()
 

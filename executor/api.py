@@ -19,8 +19,8 @@ from executor.backends.terminal import unattended
 from executor.errors import UsageError
 from executor.jobs.scope import JobScope
 
-# Modules that only one function needs are imported in it, because importing descriptors takes a third of a
-# second, and reading a job does not need them.
+# Modules that only one function needs are imported in that function, because importing descriptors takes a
+# third of a second, and reading a job does not need them.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend
     from executor.descriptor import Descriptor
@@ -50,10 +50,11 @@ def plan(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> dict[str, Any]:
-    """Return the plan of `bai plan --json`: the job descriptor and, on EC2, the launch. Changes nothing.
+    """Return the plan of `bai plan --json`: the job descriptor and, on EC2, the launch. The call changes
+    nothing.
 
-    on: "local" for this machine, "ec2" for instances; None: the descriptor's choice. set: keys of the
-    descriptor in the form of `--set`, and Python values: {"limits.max_runtime": "2h"}. arguments, job_id,
+    on: "local" for this machine, "ec2" for instances; if None, the descriptor decides. set: keys of the
+    descriptor in the form of `--set`, with Python values: {"limits.max_runtime": "2h"}. arguments, job_id,
     data_root, script, store, profile, region, bucket: as the options of `bai plan`.
     """
     job_request = _request(file, on, arguments, data_root, script, set)
@@ -83,8 +84,8 @@ def submit(
 ) -> str:
     """Start a benchmark, or launch it on EC2, and return its job id. The job continues without this process.
 
-    The parameters are those of `plan`. With a `job_id`, the call can be repeated after any failure, and the
-    job is started only once.
+    The parameters are the same as those of `plan`. With a `job_id`, the call can be repeated after any
+    failure, and the job is started only once.
     """
     from executor.backends.backend import SubmitListener
 
@@ -108,7 +109,8 @@ def status(
 ) -> JobStatus:
     """Return the current status of a job and, if it has several nodes, of each node.
 
-    job_id: the id, its beginning, or "last". store, profile, region, bucket: as the options of `bai status`.
+    job_id: the job's id, the beginning of the id, or "last". store, profile, region, bucket: as the options
+    of `bai status`.
     """
     from executor.records.node_status import with_nodes
 
@@ -128,11 +130,11 @@ def wait(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> JobStatus:
-    """Wait for the end of a job, or until its agent is dead so that its end will never be written; return its
-    status.
+    """Wait until a job has ended, or until its agent is dead, so that no result will be written; return the
+    job's status.
 
-    timeout_s: time after which StillGoesOnError is raised (seconds); None: no limit. The other parameters are
-    those of `status`.
+    timeout_s: time after which StillGoesOnError is raised (seconds); None if there is no limit. The other
+    parameters are those of `status`.
     """
     from executor.jobs.wait import wait_for_end
     from executor.records.node_status import with_nodes
@@ -235,7 +237,8 @@ def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucke
 def _read(
     job_request: JobRequest, jobs: JobScope, on_progress: OnProgress, *, job_id: str | None
 ) -> Iterator[tuple[JobRequest, Descriptor, Backend]]:
-    """Return the request with its references resolved, its descriptor and its backend; report warnings."""
+    """Return the request with its references resolved, the request's descriptor, and the backend; report
+    warnings."""
     from executor.descriptor import render_findings
     from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request

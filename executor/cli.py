@@ -1,4 +1,4 @@
-"""`bai`: runs benchmarks, and shows them."""
+"""`bai`: runs benchmarks, and shows their jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 class _Command(NamedTuple):
     function: str
-    """Module in `executor/commands/` and function in it."""
+    """Module in `executor/commands/`, and the function of the command in that module."""
     help: str
     """First sentence of the function's docstring, so that `bai --help` imports no command."""
     starts: bool = False
@@ -46,9 +46,11 @@ class _Command(NamedTuple):
     tidies: bool = False
     """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
-    """Class in that module that reads a command line with a syntax of its own; None: the usual class."""
+    """Class in the command's module that reads a command line with a syntax of its own; None if the usual
+    class is used."""
     plain: int | None = None
-    """Number of words after its name in a command line that is read without Typer; None: Typer reads all."""
+    """Number of words after the command's name in a command line that is read without Typer; None if Typer
+    reads all command lines of the command."""
 
 
 _COMMANDS = {
@@ -108,14 +110,15 @@ _COMMANDS = {
 
 def group() -> TyperGroup:
     """Return `bai` with all its commands."""
-    # Imported now, because Typer takes a third of a short command's time.
+    # Typer is imported only now, because importing Typer takes a third of a short command's time.
     from executor.commands.options import command_group
 
     return command_group({name: each.help for name, each in _COMMANDS.items()}, _load)
 
 
 def _run_without_typer(words: Sequence[str]) -> None:
-    """Run a command and end, if its command line has no option but `--json`; return in other cases."""
+    """Run a command and end the process, if the command line has no option but `--json`; return in any other
+    case."""
     name, *values = [each for each in words if each != "--json"] or [""]
     count = _COMMANDS[name].plain if name in _COMMANDS else None
     if len(values) != count or any(each.startswith("-") for each in values):
@@ -179,7 +182,7 @@ def _with_options(error: BaiError, given: object) -> BaiError:
 
 def _tidy(options: JobOptions) -> None:
     for backend in options.backends.made():
-        with suppress(BaiError, EOFError):  # commands that need the backend report these failures themselves
+        with suppress(BaiError, EOFError):  # Commands that need the backend report these failures themselves.
             backend.tidy()
 
 
@@ -218,20 +221,21 @@ def _leave(end: SystemExit) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        raise end from None  # on a normal exit, Python reports the lost output
+        raise end from None  # On a normal exit, Python reports the lost output.
     atexit._run_exitfuncs()
     os._exit(end.code or 0)
 
 
 def _open_closed_streams() -> None:
-    """Replace a standard stream that the caller has closed (`>&-`), because its output is not wanted."""
+    """Replace a standard stream that the caller has closed (`>&-`), because the stream's output is not
+    wanted."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    # Imported here so that `bai --help` does not wait for it.
+    # The module is imported here so that `bai --help` does not wait for the import.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):

@@ -126,7 +126,7 @@ class WheelError(BaiError):
 
 class AwsError(BaiError):
     """AWS refused a request, or did not answer; the message names the call. `code` is AWS's error code; empty
-    if there is none."""
+    if AWS sent no code."""
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)

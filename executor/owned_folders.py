@@ -1,5 +1,5 @@
-"""This user's cache folder, and folders that belong to one process. If that process is killed, a later one
-removes them."""
+"""This user's cache folder, and folders that belong to one process. If that process is killed, a later
+process removes the folders."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import locked, make_folder, write_atomic
 
 _LOCK = "lock"
-"""Name of the lock file. The owner of the folder holds the lock as long as it runs."""
+"""Name of the lock file. The process that owns the folder holds the lock as long as the process runs."""
 _TRIES = 20
 _KEPT = 5
-"""Files of a folder of the cache that stay: those that were used last. Other versions of `bai` may use them at the same time."""
+"""Number of files of a folder of the cache that stay, which are the files that were used last. Other versions
+of `bai` may use these files at the same time."""
 _IN_USE_S = 3600.0
 """Seconds after a use for which a file stays in any case: a launch uploads it within minutes."""
 
@@ -31,17 +32,18 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def in_cache(path: Path) -> bool:
-    """Return whether the cache has a file, which now counts as used."""
-    with suppress(OSError):  # the cache may be another user's
+    """Return whether the cache has a file; from now on this file counts as used."""
+    with suppress(OSError):  # The cache may belong to another user.
         os.utime(path)
     return path.exists()
 
 
 def keep_in_cache(path: Path, content: bytes) -> None:
-    """Write a file into its folder of the cache, and remove others there that were not used lately. Raises OSError."""
+    """Write a file into its folder of the cache, and remove files of this folder that were not used lately.
+    Raises OSError."""
     make_folder(path.parent, private=path.parent)
     write_atomic(path, content)
-    with suppress(OSError):  # another process may remove them, too
+    with suppress(OSError):  # Another process may remove these files at the same time.
         used = sorted((each.stat().st_mtime, each) for each in path.parent.iterdir())
         for last, each in used[:-_KEPT]:
             if last < time.time() - _IN_USE_S:
@@ -61,9 +63,10 @@ def new_owned_folder(
             make_folder(folder, private=private or folder)
             stack.enter_context(locked(folder / _LOCK))
         except BusyError:
-            continue  # another process is cleaning up here at this moment
+            continue  # Another process is cleaning up this folder at the moment.
         except FileNotFoundError as error:
-            last = error  # another process has just done so, or no folder can be created there
+            # Another process has just cleaned up the folder, or no folder can be created in `parent`.
+            last = error
         else:
             if folder.is_dir():
                 return folder
@@ -74,7 +77,7 @@ def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -
     """Return a new folder for temporary files, which is removed when `stack` is closed. Raises OSError. near:
     parent folder, which this user must own; by default the system's folder for temporary files.
     """
-    # Imported here because most commands create no such folder.
+    # The module is imported here because most commands create no temporary folder.
     from tempfile import gettempdir
 
     parent = near or Path(gettempdir())

@@ -14,8 +14,8 @@ _NAME = "bai"
 
 @cache
 def program() -> str:
-    """Return "bai" if a shell finds this program under that name, otherwise the path with which it was
-    started."""
+    """Return "bai" if a shell finds this program under that name, otherwise the path with which the program
+    was started."""
     return called(sys.argv[0], path=os.environ.get("PATH"), folder=Path.cwd())
 
 

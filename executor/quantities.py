@@ -26,8 +26,8 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[str, str]:
-    """Return a metric's value as text, and its units unless the text contains them, as it does for bytes and
-    bytes per second. floor: smallest measurable value; a value up to it is shown as "below" it.
+    """Return a metric's value as text, and the units unless the text contains the units, as for bytes and
+    bytes per second. floor: smallest measurable value; a value up to `floor` is shown as "below" `floor`.
     """
     if floor is not None and value <= floor:
         text, rest = quantity(floor, units)
@@ -87,7 +87,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(texts: Sequence[str], most: int) -> str:
-    """Return the first `most` texts, and the number of the others, for example "a, b and 3 more"."""
+    """Return the first `most` texts, and the number of the other texts, for example "a, b and 3 more"."""
     more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 

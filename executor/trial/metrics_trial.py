@@ -40,11 +40,11 @@ from executor.records.statistics import LABEL_SETS, OTHERS
 
 @dataclass
 class PatternResult:
-    """The result for one metric."""
+    """The values that a trial found for one metric."""
 
     metric: Metric
     series: dict[str, Series] = field(default_factory=dict)
-    """Series by their labels, as JSON. Each set of labels is a series."""
+    """Series by their labels, which are JSON. Each set of labels is a series."""
     not_numbers: int = 0
     not_number: str = ""
     """The first value that was not a finite number."""
@@ -65,16 +65,16 @@ class PatternResult:
 
     @property
     def count(self) -> int:
-        """Number of values, without warm-up."""
+        """Number of values; the warm-up is not counted."""
         return sum(each.count for each in self.series.values())
 
     @property
     def has_values(self) -> bool:
-        """Whether there is any value, even if only in the warm-up."""
+        """Whether the metric has any value, even if all values are in the warm-up."""
         return any(each.seen for each in self.series.values())
 
     def add(self, labels: str, values: Sequence[float]) -> None:
-        """Add values, in their order, to the series with these labels. labels: as JSON."""
+        """Add values, in their order, to the series with these labels. labels: the labels as JSON."""
         series = self._series_with(labels)
         counted = [value for value in values if abs(value) <= LIMIT]
         series.beyond += len(values) - len(counted)
@@ -160,7 +160,7 @@ class MetricsTrial:
         """Add the values that were found in a block of the log."""
         values: dict[tuple[int, str], list[float]] = {}
         for _, index, _, number, extra in found:
-            labels = extra.partition(LABELS)[2]  # labels are the last part of `extra`
+            labels = extra.partition(LABELS)[2]  # Labels are the last part of `extra`.
             values.setdefault((index, labels), []).append(float(number))
         for (index, labels), numbers in values.items():
             self.metrics[index].add(labels, numbers)
@@ -206,7 +206,7 @@ def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[Metrics
 def _try_stream(
     metrics: Sequence[Metric], stream: BinaryIO, name: str, show: Callable[[MetricsTrial], None] | None
 ) -> bool:
-    """Try a copy of a stream, because a stream can be read only once."""
+    """Try the patterns on a copy of a stream, because a stream can be read only once."""
     with tempfile.NamedTemporaryFile(prefix="bai-") as copy:
         shutil.copyfileobj(stream, copy)
         copy.flush()
@@ -226,7 +226,7 @@ def _try_file(
     # Printed records cannot be taken back, so each search is timed from the start.
     ended = _in_child(search) if show is not None else ENDS_WITH
     if ended == ENDS_WITH:
-        # Repeat the trial with a timer for each search, to find the slow pattern.
+        # The trial is repeated with a timer for each search, to find the slow pattern.
         mark = mmap.mmap(-1, MARK_BYTES)
         ended = _in_child(lambda: search(mark))
         if ended == ENDS_WITH and (marked := marked_search(mark[:])) is not None:
@@ -340,8 +340,8 @@ def _record(metrics: Sequence[Metric], found: Found) -> str:
 
 
 class NearMisses:
-    """Finds lines that contain a metric's fixed text or its name, although its pattern does not match
-    them."""
+    """Finds lines that contain a metric's fixed text or name, although the metric's pattern does not match
+    these lines."""
 
     def __init__(self, metrics: Sequence[Metric], tried: Sequence[PatternResult]) -> None:
         self._tried = tried
