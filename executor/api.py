@@ -84,8 +84,8 @@ def submit(
 ) -> str:
     """Start a benchmark, or launch it on EC2, and return its job id. The job continues without this process.
 
-    The parameters are the same as those of `plan`. With a `job_id`, the call can be repeated after any
-    failure, and the job is started only once.
+    `submit` has the same parameters as `plan`. With a `job_id`, the call can be repeated after any failure,
+    and the job is started only once.
     """
     from executor.backends.backend import SubmitListener
 

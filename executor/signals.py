@@ -14,7 +14,8 @@ _AGAIN_SECONDS = 0.01
 
 
 class SignalError(KeyboardInterrupt):
-    """A signal ends this process. It is not derived from Exception, so that libraries do not catch it."""
+    """A signal ends this process. `SignalError` is not derived from Exception, so that libraries do not catch
+    it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

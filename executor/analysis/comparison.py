@@ -196,8 +196,8 @@ METHOD = (
 
 
 ASSUMED_SCATTER = 0.05
-"""Relative scatter of runs that is assumed if no scatter is known. This scatter is typical of single cloud
-instances."""
+"""Relative scatter of runs that is assumed if no scatter is known. The assumed scatter is typical of single
+cloud instances."""
 ASSUMED_DIFFERENCE = 0.05
 """Relative difference that should be detected if a metric has no tolerance."""
 POWER = 0.8

@@ -2,7 +2,8 @@
 Student's for differences within blocks.
 
 A sample contains one number for each run, never the values within a run. Values of one run are correlated. If
-such values are treated as independent, they show differences that do not exist (Abedi and Brecht, ICPE 2017).
+correlated values are treated as independent, they show differences that do not exist (Abedi and Brecht, ICPE
+2017).
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ _RANDOM = 9_999
 
 
 # Further tests, which assume less than Student's t. The result is None if there are too few runs for any
-# finding. These tests never decide a verdict.
+# finding. The further tests never decide a verdict.
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -341,7 +342,7 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
 
 
 def _share(distances: Any) -> float:
-    """Return the share of distances that are at least as large as the first one, which is the observed
+    """Return the share of distances that are at least as large as the first distance, which is the observed
     distance."""
     seen = distances[0]
     # Sums of the same numbers in another order may differ in their last digits.

@@ -62,7 +62,7 @@ def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
     scatter = max(deviation(scaled), rounding(values, step=least_step(values, newest), relative=relative))
     error = scatter * math.sqrt(1 / len(newest) + 1 / len(values))
     low, high, p = interval(seen - middle, error, freedom=len(values) - 1)
-    # The interval is that of the difference, relative to the history's centre.
+    # The band is centred on the history, so only the width of the difference's interval is used.
     half = (high - low) / 2
     ends = (middle - half, middle + half)
     return Band(*((_exp(ends[0]), _exp(ends[1])) if relative else ends), p)

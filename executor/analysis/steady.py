@@ -1,6 +1,6 @@
 """Checks whether a metric was steady, to mark runs whose headline hides that values were still changing.
 
-The rule uses up to 256 values, evenly spread over the run without its warm-up. These values are reduced to 32
+The rule uses up to 256 values, evenly spread over the run without its warm-up. The values are reduced to 32
 medians of neighbours, which spikes do not change. A series is marked if Pettitt's test (Applied Statistics
 1979) finds a change that is larger than the metric's tolerance and than 2 % of its level. The test takes the
 correlation of neighbours into account. Short series are not judged.
@@ -22,7 +22,7 @@ FEWEST = 100
 """Minimum number of values for a judgement."""
 _BLOCKS = 32
 _LEVEL = 0.02
-"""Significance level of Pettitt's test. It was chosen by simulation, so that at most 4 % of series of
+"""Significance level of Pettitt's test. The level was chosen by simulation, so that at most 4 % of series of
 correlated noise are marked."""
 _SURE = 4.5
 """Number of standard errors beyond which the slope at the end of a series is significant."""

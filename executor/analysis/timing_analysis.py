@@ -72,7 +72,7 @@ class CommandTimes:
 
     @property
     def outliers(self) -> tuple[int, ...]:
-        """Numbers (from 0) of the runs that took much longer or shorter than the others."""
+        """Numbers (from 0) of the runs that took much longer or shorter than the other runs."""
         if len(self.walls) < _FEWEST:
             return ()
         middle = self.median

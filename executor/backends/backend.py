@@ -128,7 +128,7 @@ class Location:
 
     files: str
     artifacts: str = ""
-    """Path of the artifacts; "" if they are not on this machine."""
+    """Path of the artifacts; "" if the artifacts are not on this machine."""
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ class GroupComparison:
 
 
 def number_in(text: str) -> float | None:
-    """Return a text as a number; None if it is not a finite number."""
+    """Return a text as a number; None if the text is not a finite number."""
     try:
         number = float(text)
     except ValueError:

@@ -74,7 +74,7 @@ class GroupRun:
     _ended: dict[str, float | None] = field(default_factory=dict)
     _exit_codes: dict[str, int] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
-    """Jobs that can no longer be followed but may still run. Such jobs still count for max_parallel."""
+    """Jobs that can no longer be followed but may still run. Lost jobs still count for max_parallel."""
     _watchers: dict[str, Watcher] = field(default_factory=dict)
     """Watchers of the running jobs that this call has found or started."""
     _due: dict[str, datetime] = field(default_factory=dict)

@@ -221,7 +221,7 @@ def _repository(descriptor: Descriptor) -> Script | None:
 
 def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
     """Return the commit that the existing job of this id got from the same branch or tag, which may have
-    moved. If no such job exists, return `ref`. branch: `ref` if it is a branch or a tag, otherwise "".
+    moved. If no job of this id exists, return `ref`. branch: `ref` if it is a branch or a tag, otherwise "".
     """
     if (
         before is None

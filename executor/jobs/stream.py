@@ -141,7 +141,7 @@ class _NodeStreams:
         again: Callable[[], Sequence[NodeRecord]] | None,
     ) -> None:
         """in_turn: whether to yield a piece of each node in turn, so that a node that prints continuously
-        does not hide the others."""
+        does not hide the other nodes."""
         self._nodes, self._stream, self._again = nodes, stream, again
         self._in_turn = in_turn
         self._reached = defaultdict(int, positions)

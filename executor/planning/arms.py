@@ -52,8 +52,8 @@ class ArmFiles:
 
 
 class FileArm(ArmTable):
-    """An arm with files of its own. Such an arm is generated from several descriptors; users cannot write it
-    in a descriptor."""
+    """An arm with files of its own. An arm with files of its own is generated from several descriptors; users
+    cannot write such an arm in a descriptor."""
 
     folder: Path
     """Absolute folder of the arm's descriptor, which is the base of the relative paths in this class."""
@@ -71,7 +71,7 @@ def file_arms(descriptor: Descriptor) -> list[FileArm]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One of the compared descriptors, with the scripts and data that it names."""
+    """One of the compared descriptors, with the scripts and data that the descriptor names."""
 
     file: Path
     descriptor: Descriptor

@@ -203,7 +203,7 @@ class _Repository:
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Return whether git has exited. If possible, the process is not reaped yet, because its session id could
     be reused afterwards."""
-    if not hasattr(os, "waitid"):  # This function is missing on a Mac before Python 3.13.
+    if not hasattr(os, "waitid"):  # `os.waitid` is missing on a Mac before Python 3.13.
         return process.poll() is not None
     # If the program that started `bai` ignores SIGCHLD, the kernel has already reaped git.
     with suppress(ChildProcessError):

@@ -17,7 +17,8 @@ from executor.descriptor.toml_text import toml_value
 _LOCAL = "local"
 """The instance type of a descriptor that does not name a type."""
 _NAMED = ("subnets", "security_groups", "instance_profile", "public_ip")
-"""Keys that exist both in the configuration and in `[aws.ec2]`. The launch merges the values of such keys."""
+"""Keys that exist both in the configuration and in `[aws.ec2]`. The launch merges the two values of each
+key."""
 _VOLUME_KEYS = tuple(each.name for each in fields(Volume))
 _DEFAULT = "default"
 

@@ -110,8 +110,8 @@ class JobRequest:
     content: bytes | None = None
     """Descriptor text of the earlier job that is run again; None if the file's current text is used."""
     scripts: Path | None = None
-    """Copy of the scripts that the earlier job saved, or the files of a commit. These scripts replace the
-    descriptor's scripts."""
+    """Copy of the scripts that the earlier job saved, or the files of a commit. The copy or these files
+    replace the descriptor's scripts."""
     of_copy: bool = False
     """Whether `scripts` or `script` is a copy of an earlier job's scripts, or comes from a commit. If so, the
     folder's commit does not describe these scripts."""

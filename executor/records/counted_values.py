@@ -18,8 +18,8 @@ REPEATS = "repeats.jsonl"
 LEAST = 10 * 2**20
 """Minimum size of a shim (bytes), used until the record of the shim's size exists."""
 _SPREAD = 1.05
-"""Tolerance for the peak of a process before it became the command. That peak may be slightly more or less
-than the shim's final peak."""
+"""Tolerance for the peak of a process before it became the command. The process's peak may be slightly more
+or less than the shim's final peak."""
 RUN_FACT = "bai_run_peak_memory_bytes"
 """The metric that each run has by default."""
 

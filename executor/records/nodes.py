@@ -12,7 +12,7 @@ from executor.errors import UsageError
 
 
 def node_records(record: JobRecord) -> list[NodeRecord]:
-    """Return all nodes of a job by rank, including those that left an elastic job. If the job's descriptor is
+    """Return all nodes of a job by rank, including nodes that left an elastic job. If the job's descriptor is
     broken, only the first node is returned. Raises StoreError.
     """
     job = _readable_job(record)

@@ -109,7 +109,8 @@ class Points:
         """Number of records that were read only after a restart, and whose times are therefore the times of
         reading."""
         self.beyond = 0
-        """Number of records whose values are beyond `LIMIT`. Such records are in no series."""
+        """Number of records whose values are beyond `LIMIT`. Records with values beyond `LIMIT` are in no
+        series."""
         self._sources = sources
         self._arms = arms
         self._reader = SeriesReader(self._key_of)

@@ -38,7 +38,7 @@ class RunState:
 
     started: int | None = None
     phase: str | None = None
-    """The current phase or, between two phases, the next one."""
+    """The current phase or, between two phases, the next phase."""
     since: int | None = None
     finished: dict[str, float] = field(default_factory=dict)
     pulls: dict[str, PullEvent] = field(default_factory=dict)

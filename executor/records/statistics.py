@@ -40,7 +40,8 @@ class Measurements:
         """failed: runs whose values do not count in any figure. memory_floor: smallest measurable peak memory
         (bytes)."""
         self.benchmark: dict[str, Series] = {}
-        """Metrics of the benchmark, in the descriptor's order, then in order of appearance."""
+        """Metrics of the benchmark: the descriptor's metrics in its order, followed by other metrics in order
+        of appearance."""
         self.host: dict[str, Series] = {}
         self.run: dict[str, Series] = {}
         self.records = 0

@@ -35,7 +35,7 @@ class Line:
     headline: float | None
     """The number that represents the run."""
     change: float | None
-    """Relative change of the mean from the first half to the second; None if it is undefined."""
+    """Relative change of the mean from the first half to the second; None if the change is undefined."""
 
     superseded: bool = False
     """Whether a later generation has a number for the same metric and labels."""

@@ -39,8 +39,8 @@ def markdown_report(report: Report) -> str:
 
 
 def markdown_page(title: str, blocks: Iterable[Block]) -> str:
-    """Return a document as Markdown. Texts of other programs are shown unchanged, even if they look like
-    markup."""
+    """Return a document as Markdown. Texts of other programs are shown unchanged, even if such texts look
+    like markup."""
     return "\n".join(Markdown().render(chain([Title(title)], blocks))) + "\n"
 
 

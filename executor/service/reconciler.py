@@ -131,8 +131,8 @@ class Reconciler:
         self._known: dict[str, list[Instance] | None] = {}
         """The jobs' machines at the last check; None if EC2 could not be queried."""
         self._called: set[str] = set()
-        """Jobs that an event concerns. These jobs are checked at once, even if they belong to another
-        replica."""
+        """Jobs that an event concerns. The jobs of an event are checked at once, even if they belong to
+        another replica."""
         self._aws = aws_sessions(settings)
         # Machines are launched only for requests, because the configuration limits the senders of requests.
         self._looks = BucketLook(
@@ -180,7 +180,7 @@ class Reconciler:
         self._known = self._machines(self._jobs.copy())
 
     def changed(self, events: Iterable[InstanceEvent]) -> dict[str, str]:
-        """Return the open jobs that these events concern, including those of other replicas, by instance.
+        """Return the open jobs that these events concern, including jobs of other replicas, by instance.
         Raises StoreError."""
         regions: dict[str, set[str]] = {}
         for each in events:

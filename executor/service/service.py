@@ -115,7 +115,7 @@ class Service:
         self._recovery = Recovery(self._entries, share, take_up=self._add, looked=self._looked)
 
     def stop(self) -> None:
-        """Make `run` return soon. This method may be called in signal handlers."""
+        """Make `run` return soon. `stop` may be called in signal handlers."""
         self._stopping.set()
 
     def run(self) -> bool:
@@ -224,7 +224,7 @@ class Recovery:
         self._version = -1
 
     def run(self, stopping: threading.Event) -> None:
-        """Check now, then each minute and after each change of this replica's partitions."""
+        """Check the open entries now, each minute, and after each change of this replica's partitions."""
         due = 0.0
         while not stopping.is_set():
             if time.monotonic() >= due or self._share.version != self._version:

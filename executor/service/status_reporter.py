@@ -1,6 +1,6 @@
 """Reports each status of a job between launch and end once, in the form that the service's users know.
 
-This module writes the messages `10-` to `40-`, `90-` and `91-` of a request's outbox. These messages depend
+This module writes the messages `10-` to `40-`, `90-` and `91-` of a request's outbox. The messages depend
 only on the job's events, generations and `result.json`, so a late check produces the same messages in the
 same order.
 """

@@ -69,8 +69,8 @@ def _text(line: bytes) -> str:
 class LogView:
     """Prints logs that arrive in pieces. A `LogView` is a context manager: at the end of the `with` block the
     last line is printed, with or without a newline. follow: whether pieces of several nodes arrive in any
-    order; if not, the nodes come one after the other. with_ranks: whether each line begins with its node's
-    rank.
+    order; if not, the pieces of each node come before the next node's pieces. with_ranks: whether each line
+    begins with its node's rank.
     """
 
     def __init__(self, *, json_: bool, follow: bool, with_ranks: bool = False) -> None:

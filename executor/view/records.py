@@ -187,7 +187,7 @@ def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return `record` in a form that is safe for a spreadsheet or a terminal.
 
-    Numbers, including negative ones, stay unchanged, because they are JSON numbers and never texts.
+    Numbers, including negative numbers, stay unchanged, because they are JSON numbers and never texts.
     """
     row: dict[str, Any] = {}
     for column in _COLUMNS:

@@ -129,7 +129,8 @@ class ShownCommand:
     times: CommandTimes
     doubts: Sequence[str]
     compared: MetricComparison | None = None
-    """Comparison of the command's wall times with those of the first command; None for the first command."""
+    """Comparison of the command's wall times with the first command's wall times; None for the first
+    command."""
 
 
 _COLUMNS = [
@@ -182,7 +183,7 @@ _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Ver
 
 
 def _sentence(name: str, first: str, compared: MetricComparison) -> Phrase:
-    """Return a sentence that compares a command with the first one."""
+    """Return a sentence that compares a command with the first command."""
     effect, large = compared.effect, _is_large(compared.effect.change)
     interval = ""
     if effect.low is not None and effect.high is not None:

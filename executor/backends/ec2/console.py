@@ -67,8 +67,8 @@ def read_console(content: str) -> Console:
         else:
             steps.append(Step(float(found["seconds"]), _printable(found["step"])))
     written = list(filter(None, map(_printable, lines)))
-    # Two writers at the same time may garble a line. One recognised line is enough to leave the machine
-    # alone.
+    # Two writers at the same time may garble a line. A single recognised line of the guardian is enough to
+    # leave the machine alone.
     others_only = bool(written) and "BAI" not in content
     return Console(
         tuple(steps),

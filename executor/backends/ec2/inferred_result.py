@@ -254,8 +254,9 @@ def write_result(
 
     The result has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the
     node that caused the job's end, whose last output lines are copied into the result. If one of several
-    nodes has reported its own failure, that failure is the cause, and `sentence` becomes a warning. This rule
-    does not apply to an elastic job that has begun, because the job continues without the failed node.
+    nodes has reported its own failure, that failure is the cause, and `sentence` becomes a warning. A node's
+    own failure is not the cause in an elastic job that has begun, because the job continues without the
+    failed node.
     """
     if result_of(record) is not None:
         return False
@@ -305,8 +306,8 @@ def write_result(
 
 
 def _generations(record: JobRecord, outcome: Outcome, sentence: str) -> list[GenerationOutcome] | None:
-    """Return the generations of a job in the store, with the job's outcome for the last one. None if the job
-    has no generations."""
+    """Return the generations of a job in the store, with the job's outcome for the last generation. None if
+    the job has no generations."""
     found = list(generations_of(record, None))
     if found and not found[-1].sentence:
         found[-1] = replace(found[-1], outcome=outcome.value, sentence=sentence)

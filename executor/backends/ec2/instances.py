@@ -204,7 +204,7 @@ def fetch_console(ec2: EC2Client, instance_id: str) -> str:
 def read_consoles(
     ec2: EC2Client, instances: Iterable[Instance]
 ) -> tuple[dict[str, Console], dict[str, BaiError]]:
-    """Return the consoles that can be read, and the errors for the others, both by instance id."""
+    """Return the consoles that can be read, and the errors for the other consoles, both by instance id."""
     found: dict[str, Console] = {}
     unreadable: dict[str, BaiError] = {}
     for each in instances:
@@ -219,8 +219,8 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
     """Terminate the instances with this job's tag; return their ids. Instances that are already gone are not
     an error.
 
-    A refusal for one instance does not stop the others. Raises BaiError: after all instances if one was
-    refused, at once if EC2 cannot be reached.
+    If EC2 refuses to terminate one instance, the other instances are still terminated. Raises BaiError: after
+    all instances if one was refused, at once if EC2 cannot be reached.
     """
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
     refusals: list[AwsError] = []

@@ -136,7 +136,8 @@ def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
         table["server"] = {**at(contents, "server"), "models": list(pulls.models)}
     ml = table.get("ml")
     if isinstance(ml, Mapping) and isinstance(ml.get("script"), Mapping):
-        # The event contains the scripts. This path is on the machine of the user who submitted the request.
+        # The event contains the scripts. The descriptor's path of the scripts is on the machine of the user
+        # who submitted the request.
         kept = {key: value for key, value in ml["script"].items() if key != "script"}
         table["ml"] = {**ml, "script": kept}
     return table

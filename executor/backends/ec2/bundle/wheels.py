@@ -158,8 +158,8 @@ def download(folder: Path, requirements: str, options: Sequence[str]) -> None:
 
 
 def pip() -> list[str]:
-    """Return a command that runs pip: that of this environment, otherwise the one bundled with Python,
-    otherwise that on PATH. Raises WheelError."""
+    """Return a command that runs pip: this environment's pip, otherwise the pip bundled with Python,
+    otherwise the pip on PATH. Raises WheelError."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     # Environments of uv have no pip, but a wheel of pip can run without installation.

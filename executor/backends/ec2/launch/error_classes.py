@@ -106,9 +106,9 @@ def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
 
 
 _INSUFFICIENT = "Insufficient"
-"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). After such an error nothing
-was launched, whatever the HTTP status is. Spot has no code of its own, because RunInstances answers
-InsufficientInstanceCapacity for spot instances as well."""
+"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). After an error of a
+shortage nothing was launched, whatever the HTTP status is. Spot has no code of its own, because RunInstances
+answers InsufficientInstanceCapacity for spot instances as well."""
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 

@@ -296,7 +296,7 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
         NetworkCard(
             index=each.get("NetworkCardIndex", 0),
             most_interfaces=each.get("MaximumNetworkInterfaces", 1),
-            # Older answers of EC2 do not report the maximum number of EFAs. For such an answer, each card is
+            # Older answers of EC2 do not report the maximum number of EFAs. Without that number, each card is
             # assumed to accept one EFA if the type supports EFA.
             takes_efa="efa-only" in each.get("InterfaceTypes", ["efa-only"]),
         )

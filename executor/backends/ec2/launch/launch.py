@@ -90,7 +90,7 @@ def launch(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Launched:
-    """Launch the machines of `file`, or return those that have already been launched.
+    """Launch the machines of `file`, or return the machines if they have already been launched.
 
     deadman: longest run time of a machine of the job; a machine whose deadline for reapers is earlier is not
     launched. begun_before: whether an earlier process may have sent the request. patience_s: longest time for

@@ -137,7 +137,7 @@ def launch_request(
     job: Job, resolved: Resolved, ec2: Ec2, *, user_data: bytes, expires: str
 ) -> dict[str, Any]:
     """Return the parameters of RunInstances without subnet and token, as JSON values; UserData is base64.
-    Type and market are those of the first candidate.
+    The first candidate's type and market are used.
 
     One request launches all nodes of the job, or no node. For an elastic job the request launches as many
     nodes as EC2 has capacity for, but not fewer than the minimum. expires: the time in the tag for reapers.
@@ -279,7 +279,7 @@ def candidate_token(token: str, candidate: Candidate) -> str:
 
 def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return `request` merged with `extra`: tables are merged key by key, other values of `extra` replace the
-    old ones.
+    values of `request`.
 
     Block devices are merged by their name, and tags by their resource type. `extra` cannot override bai's own
     tags.

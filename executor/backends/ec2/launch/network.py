@@ -45,8 +45,7 @@ def _efa_interfaces(kind: InstanceType) -> list[dict[str, Any]]:
 
 def _first_card(kind: InstanceType) -> list[dict[str, Any]]:
     card = kind.network_cards[0] if kind.network_cards else None
-    # With a single interface, a machine can have a public address. Also, some cards accept only one
-    # interface.
+    # With a single interface, a machine can have a public address. Some cards also accept only one interface.
     if card is None or (card.takes_efa and 1 in (kind.efa_interfaces, card.most_interfaces)):
         return [_interface(0, 0, "efa")]
     first = _interface(0, 0, "interface")

@@ -114,7 +114,7 @@ class LaunchReader:
         """The record of the first launch, with only MaxCount of the request. None for machines that were
         launched by hand, and before the record is written.
 
-        If the job waits for capacity, the record is that of the latest round.
+        If the job waits for capacity, the latest round's record is returned.
         """
         if self._last is not None:
             return self._last

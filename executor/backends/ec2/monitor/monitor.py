@@ -98,9 +98,10 @@ class JobMonitor:
         return _with_needs(found, needs, why), needs
 
     def reconcile(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
-        """Observe the job, and do what is due: terminate unneeded machines, launch missing ones, write the result. Raises BaiError."""
+        """Observe the job, and do what is due: terminate unneeded machines, launch missing machines, write
+        the result. Raises BaiError."""
         found, needs = self._look(known, ask)
-        # A job with a result has ended. The machines of such a job power themselves off, or stay on for
+        # A job with a result has ended. The machines of an ended job power themselves off, or stay on for
         # inspection.
         if found.terminate and result_of(self.record) is None:
             try:
@@ -195,7 +196,7 @@ class JobMonitor:
         """The launch record without the request. None for machines that were launched by hand, and before the
         record is written.
 
-        If the job waits for capacity, the record is that of the latest round.
+        If the job waits for capacity, the latest round's record is returned.
         """
         return self._launches.launch
 
@@ -372,7 +373,8 @@ class JobMonitor:
 
 
 def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
-    """Return the machines whose consoles may explain this stage, the most informative ones first."""
+    """Return the machines whose consoles may explain this stage, the machines with the most informative
+    consoles first."""
     booting, gone = observation.starting, [each for each in observation.instances or () if not each.living]
     found = {
         JobStage.RUNNING: booting,  # An elastic job runs with its other machines.

@@ -97,7 +97,8 @@ def reap(
 ) -> list[Reaped]:
     """Terminate overdue machines, and machines that `jobs` no longer need. Return these machines; `on_reaped`
     is called for each machine. Raises BaiError if EC2 cannot be queried. client_id: if set, only this
-    client's machines are terminated. A machine that cannot be terminated does not stop the others.
+    client's machines are terminated. If one machine cannot be terminated, the other machines are still
+    terminated.
     """
     filters: list[FilterTypeDef] = [
         {"Name": "tag-key", "Values": [EXPIRES_TAG]},
@@ -230,7 +231,7 @@ class UnattendedJobs:
                 reason = STILL_ON
                 due = end_leftovers(monitor, result, dry_run=dry_run).due
             elif _has_failed_boot(monitor, machines):
-                # The check also does everything else that is due for such a job.
+                # The check also does everything else that is due for the machine's job.
                 found = monitor.observe() if dry_run else monitor.reconcile()
                 due, reason, trouble = found.terminate, found.sentence.removesuffix("."), found.trouble
         except BaiError as error:

@@ -2,12 +2,13 @@
 one machine, launched once.
 
 The next number is claimed by a conditional put of `launch.json`, and the request's token is computed from the
-file's content. So if two processes check at once, only one launches. A launch that was interrupted between
-any two steps is continued at the next check, with the same machine.
+file's content. So if two processes check at once, only one process launches machines. A launch that was
+interrupted between any two steps is continued at the next check, with the same machine.
 
 Other users may write into a bucket. So the first launch is rendered again from the stored descriptor and the
 configuration of the checking user. If the rendered launch is not exactly the stored launch, nothing is sent.
-Otherwise the first request is sent with new times, and with tags and user data that name the new launch.
+If both launches are equal, the first request is sent with new times, and with tags and user data that name
+the new launch.
 """
 
 from __future__ import annotations
