@@ -36,14 +36,14 @@ class SettingsTable:
     profile: str | None = None
     """Profile of the AWS configuration with the credentials."""
     subnets: tuple[str, ...] = ()
-    """Candidate subnets, which are tried in this order; empty: those of the default VPC."""
+    """Candidate subnets, which are tried in this order; if empty, the default VPC's subnets are used."""
     security_groups: tuple[str, ...] = ()
-    """Ids of security groups; empty: the VPC's default group."""
+    """Ids of security groups; if empty, the VPC's default group is used."""
     instance_profile: str | None = None
     """Name or ARN of the instance profile."""
     image: str | None = None
-    """Image for descriptors that do not name one; None: "auto", the deep learning image for the instance
-    type."""
+    """Image for descriptors that do not name an image; None stands for "auto", the deep learning image for
+    the instance type."""
     instance_type: str | None = None
     """Instance type for descriptors whose type is "local"."""
     volume: Volume = field(default_factory=Volume)
@@ -53,11 +53,11 @@ class SettingsTable:
     spot: bool = False
     """Whether spot instances are requested if the descriptor does not decide."""
     public_ip: bool | None = None
-    """Whether instances get a public address; None: the subnet's setting."""
+    """Whether instances get a public address; if None, the subnet's setting is used."""
     s3_endpoint: str | None = None
-    """Address of S3 if it is not AWS's default, for example that of a VPC endpoint."""
+    """Address of S3 if it is not AWS's default, for example the address of a VPC endpoint."""
     client_id: str | None = None
-    """Client id of the jobs; None: the user's name."""
+    """Client id of the jobs; if None, the user's name is used."""
     kafka: Kafka | None = None
     """Destination of metrics for descriptors without a `[kafka]` table."""
     log_lines: LogLines | None = None
@@ -98,8 +98,8 @@ class Settings(SettingsTable):
 
     @property
     def aws_profile(self) -> str | None:
-        """Return the profile for AWS's library; None if AWS's own variable names one. The library reads that
-        variable itself, after keys in the environment."""
+        """Return the profile for AWS's library; None if AWS's own variable names one. AWS's library reads its
+        own variable itself, after keys in the environment."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property
@@ -129,7 +129,7 @@ def read_settings(
     file: Path | None = None,
 ) -> Settings:
     """Return the configuration. A flag that is None was not given. Raises UsageError, DescriptorError. file:
-    the configuration file; None: the default file, which need not exist.
+    the configuration file; if None, the default file is read, which need not exist.
     """
     place = file or config_file(environment)
     values, origins = _from_file(place, must_exist=file is not None)

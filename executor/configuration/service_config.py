@@ -28,12 +28,12 @@ class Topics:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The `[service.bounds]` table: the limits of requests. Unset: no bound."""
+    """The `[service.bounds]` table: the limits of requests. A limit with the value None is not enforced."""
 
     instance_types: tuple[str, ...] = ()
-    """Patterns of allowed types, such as "g5.*"; empty: all."""
+    """Patterns of allowed types, such as "g5.*"; empty if all types are allowed."""
     regions: tuple[str, ...] = ()
-    """Allowed regions; empty: all."""
+    """Allowed regions; empty if all regions are allowed."""
     nodes: int | None = None
     """Maximum number of machines of one job."""
     duration: timedelta | None = None
@@ -41,20 +41,20 @@ class Bounds:
     volume_gib: int = 2000
     """Maximum total size of the volumes of one machine (GiB)."""
     volume_types: tuple[str, ...] = ("gp3", "gp2", "st1", "sc1")
-    """Allowed types of volumes; empty: all. io1 and io2 are not included, because they cost money for each
-    operation per second."""
+    """Allowed types of volumes; empty if all types are allowed. io1 and io2 are not in the default, because
+    they cost money for each operation per second."""
     volume_iops: int = 16_000
     """Maximum total of provisioned operations per second of the volumes of one machine."""
     volume_throughput: int = 1_000
     """Maximum total of provisioned throughput of the volumes of one machine (MiB/s)."""
     capacity_reservations: tuple[str, ...] = ()
     """Ids of capacity reservations and blocks that jobs may name, because their owner has already paid for
-    them; empty: none."""
+    them; empty if jobs may name no reservation."""
     cost: float | None = None
     """Maximum cost of a job that uses all of its time (USD). If set, a type without a known price is
     refused."""
     client_cost: float | None = None
-    """Maximum total cost of all open jobs of one client (USD), each computed as above."""
+    """Maximum total cost of all open jobs of one client (USD), each job's cost computed as for `cost`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class ServiceTable:
     dead_letter_topic: str = "BAI_EC2_DEAD_LETTER"
     """Topic of messages that cannot be read."""
     events_queue: str | None = None
-    """Address of the SQS queue that gets EC2's events from EventBridge; None: machines are only polled."""
+    """Address of the SQS queue that gets EC2's events from EventBridge; None if machines are only polled."""
     bounds: Bounds = Bounds()
 
     def __post_init__(self) -> None:
@@ -156,12 +156,12 @@ def _number(name: str, environment: Mapping[str, str]) -> int | None:
 
 
 def service_kafka(kafka: Kafka | None, environment: Mapping[str, str] = os.environ) -> Kafka:
-    """Return the Kafka cluster of the service: that of the configuration, otherwise that of its deployments.
-    Raises UsageError."""
+    """Return the Kafka cluster of the service: the configuration's cluster, otherwise the cluster of the
+    service's deployments. Raises UsageError."""
     named = [each.strip() for each in environment.get("KAFKA_BOOTSTRAP_SERVERS", "").split(",")]
     brokers = tuple(each for each in named if each)
     if kafka is not None:
-        # BAI_KAFKA_BROKERS takes precedence; the configuration has already read it.
+        # BAI_KAFKA_BROKERS takes precedence; the configuration has already read that variable.
         own = environment.get("BAI_KAFKA_BROKERS", "").strip()
         return replace(kafka, brokers=brokers) if brokers and not own else kafka
     if not brokers:

@@ -263,7 +263,7 @@ class Timeline(Block):
     phases: Sequence[str]
     lanes: Sequence[tuple[str, Sequence[TimelineBar]]]
     marks: Sequence[float]
-    """Starts of the runs after the first one (percent of the whole time)."""
+    """Starts of the runs after the first run (percent of the whole time)."""
     ticks: Sequence[str]
     """Labels of the time axis, at equal distances."""
 

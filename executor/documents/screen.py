@@ -255,7 +255,8 @@ class Screen(Renderer[RenderableType]):
         least = name.width if name.column.wraps else min(name.width, max(_LEAST, least_name))
         widths[name] = min(least, max(_LEAST, left))
         left -= widths[name]
-        # Wrapped columns get their width first, then the others in the order of their importance.
+        # Wrapped columns get their width first, and the other columns after these, in the order of their
+        # importance.
         for each in sorted(others, key=lambda each: (not each.column.wraps, each.column.drops)):
             if each not in widths and (width := each.fitted(left - _GAP)):
                 widths[each] = width
@@ -266,7 +267,8 @@ class Screen(Renderer[RenderableType]):
     def _stacked(
         self, rows: Sequence[Sequence[Phrase]], columns: Sequence[_Shown], *, whole_names: bool
     ) -> Iterator[RenderableType]:
-        """Yield each row as several lines: its name and units, then the columns that fit."""
+        """Yield each row as several lines: first the row's name and units, and below these the columns that
+        fit."""
         *numbers, last = self._stacking(columns)
         indent = " " * _INDENT
         heads = indent + "".join(f"{each.column.name:>{each.width}}  " for each in numbers)
@@ -311,8 +313,8 @@ def _units(row: Sequence[Phrase]) -> str:
 
 
 def screen_width() -> int:
-    """Return the width of standard output: that of the terminal, otherwise practically unlimited
-    (characters)."""
+    """Return the width of standard output (characters): the terminal's width; without a terminal, practically
+    no limit."""
     return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
 
 

@@ -40,7 +40,8 @@ class ComparedPair:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """The differences of the machines, then those of the descriptors. Raises StoreError."""
+        """The differences of the machines, followed by the differences of the descriptors. Raises
+        StoreError."""
         return [
             *environment_differences(self.a.environments, self.b.environments),
             *descriptor_differences(self.a.described, self.b.described),
@@ -119,7 +120,8 @@ class ComparedHistory:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """The differences of the machines, then those of the descriptors. Raises StoreError."""
+        """The differences of the machines, followed by the differences of the descriptors. Raises
+        StoreError."""
         earlier = [each for job in self.before for each in job.environments]
         return [
             *environment_differences(earlier, self.newest.environments),

@@ -1,8 +1,8 @@
 """The jobs of all users that must be checked, and the processes that check them.
 
 `.watched/<job-id>` is written before the launch of a job of `bai`; it contains the token of `launch.json`.
-This object is overwritten with an empty object after the job has ended and its machines are gone, because
-users' policies do not allow deleting. Each check of all jobs writes `.looks/<kind>`.
+The job's object is overwritten with an empty object after the job has ended and its machines are gone,
+because users' policies do not allow deleting. Each check of all jobs writes `.looks/<kind>`.
 
 Only objects with exactly these names count, because a `*` in a policy matches slashes, so that an instance
 may write other objects below these folders.

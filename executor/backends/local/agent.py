@@ -163,8 +163,8 @@ class LocalAgent:
 
     def scale(self, desired: int) -> list[int]:
         """Start agents of an elastic job until `desired` agents are alive; return the numbers of the started
-        nodes. Raises AgentError. Dead agents are restarted first, then nodes with the lowest unused numbers
-        are added.
+        nodes. Raises AgentError. Dead agents are restarted first; after that, nodes with the lowest unused
+        numbers are added.
         """
         nodes = self.nodes
         living = sum(node.alive() for node in nodes)

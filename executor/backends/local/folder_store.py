@@ -70,7 +70,8 @@ def check_own(store: Path, job: str = "") -> None:
 
 
 def _check_folders(job: Path, user: int) -> None:
-    """Raise UsageError unless the job's folder and those of its nodes are folders that this user owns."""
+    """Raise UsageError unless the job's folder and the folders of its nodes are folders that this user
+    owns."""
     below = ("attempts", "attempts/*", "attempts/*/nodes", "attempts/*/nodes/*")
     for each in (job, *(place for pattern in below for place in sorted(job.glob(pattern)))):
         if not (each.exists() or each.is_symlink()):

@@ -68,7 +68,7 @@ class DayLedger:
             raise
 
     def _check(self, others: _Amounts, amount: int) -> None:
-        """Raise UsageError if this amount together with those of other launches exceeds the limit."""
+        """Raise UsageError if this amount and the amounts of other launches together exceed the limit."""
         spent = sum(max(tries.values()) for tries in others.values())
         if amount + spent > math.floor(self.most * _MICRO):
             raise UsageError(
