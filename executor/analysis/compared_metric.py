@@ -33,7 +33,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricComparison:
-    """One metric of the two sides."""
+    """Comparison of one metric between two sides."""
 
     name: str
     units: str = ""

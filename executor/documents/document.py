@@ -45,7 +45,7 @@ class Fact(NamedTuple):
     text: str
     tone: Tone = ""
     copied: bool = False
-    """Whether users copy the value, so that a screen does not wrap it."""
+    """Whether users copy the value. If so, a screen does not wrap the value."""
 
 
 class Column(NamedTuple):

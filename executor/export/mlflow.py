@@ -46,7 +46,8 @@ class ExportedRun:
 
 
 def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> list[ExportedRun]:
-    """Send a job to the tracking server, or the folder, at `uri` (None: what MLflow's own configuration names).
+    """Send a job to the tracking server, or the folder, at `uri`. If `uri` is None, MLflow's own
+    configuration names the server.
 
     Raises ExportError.
     """

@@ -60,7 +60,7 @@ class GroupListener:
 
 @dataclass(kw_only=True)
 class GroupRun:
-    """One call that runs a group."""
+    """One call that runs a group of jobs."""
 
     group: GroupRecord
     plan: GroupPlan
@@ -178,7 +178,7 @@ class GroupRun:
     @contextmanager
     def _lost_unless_done(self, job_id: str, before: str = "") -> Iterator[None]:
         """Give up on a job if the `with` block fails. before: beginning of the reported sentence. Raises
-        StoreError if the request is worth repeating later."""
+        StoreError if a later repetition of the failed request may succeed."""
         try:
             yield
         except BaiError as error:

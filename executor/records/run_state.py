@@ -43,7 +43,7 @@ class RunState:
     finished: dict[str, float] = field(default_factory=dict)
     pulls: dict[str, PullEvent] = field(default_factory=dict)
     installing: str | None = None
-    """The requirements file that is being installed."""
+    """Path of the requirements file that is being installed."""
     warnings: list[str] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
     """Sentences about unreachable sinks, by the name of the sink."""

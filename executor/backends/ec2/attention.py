@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
-    """Return a sentence about a running job, with advice if no process checks it.
+    """Return a sentence about a running job, with advice if no process checks the job.
 
     None if the job has ended, or if the store or EC2 cannot be queried.
     """

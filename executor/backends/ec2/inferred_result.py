@@ -86,7 +86,7 @@ _LAST_WORDS = {
     "agent-crashed": "the agent crashed again and again",
     "deadline": "the machine was still up at its deadline, and powered itself off",
 }
-"""First word after BAI-END → its meaning as a sentence for the user."""
+"""First word after BAI-END → meaning of the word, as a sentence for the user."""
 _ALL_PYTHONS_KILLED = (
     "the Python process that ends the machine at its deadline was killed, each time with the next Python, so the machine powered "
     "itself off; the benchmark must not kill processes that are not its own"

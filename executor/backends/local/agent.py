@@ -267,7 +267,7 @@ class AgentWatcher:
 
 
 def started_nodes(nodes: Sequence[int]) -> str:
-    """Return part of a sentence: the nodes whose agents were started."""
+    """Return part of a sentence that names the nodes whose agents were started."""
     return f"started node {', '.join(map(str, nodes))}"
 
 
@@ -295,7 +295,7 @@ class AgentRestarter:
         cause = f". Its log ends with: {reason}" if reason else ""
         before, self._reason = self._reason, _NUMBERS.sub("", reason)
         if not self._lived and self._reason and self._reason == before:
-            # The agent would fail again at its start.
+            # The agent is not restarted, because it would fail again at its start.
             raise NoResultError(
                 f"the agent died again as soon as it was started, for a cause that has to be removed first{cause}",
                 self._resume,

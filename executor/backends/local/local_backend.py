@@ -272,7 +272,7 @@ class LocalPlan:
 
 
 def _started(nodes: Sequence[int]) -> str:
-    """Return the end of a sentence: the nodes whose agents were started."""
+    """Return the end of a sentence that names the nodes whose agents were started."""
     return f"; {started_nodes(nodes)}" if nodes else ""
 
 

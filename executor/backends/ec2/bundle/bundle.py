@@ -28,7 +28,7 @@ from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
 
 _FORMAT = 1
-"""Version of the archive's format. Increased when the same inputs produce a different archive."""
+"""Version of the archive's format, which is increased when the same inputs produce a different archive."""
 _DATE = 315_532_800
 """Modification time of all files: 1980-01-01, the earliest time that every archive format supports."""
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")

@@ -162,7 +162,7 @@ class Cost:
 
 
 def dearest(costs: Sequence[Cost]) -> Cost:
-    """Return the highest of `costs`. A type without a price counts as the most expensive."""
+    """Return the highest of `costs`. A type without a price counts as the most expensive type."""
     most = max(costs, key=lambda each: math.inf if each.hourly is None else each.hourly)
     excluded = tuple(dict.fromkeys(what for each in costs for what in each.excluded))
     return replace(most, bound=all(each.bound for each in costs), excluded=excluded)

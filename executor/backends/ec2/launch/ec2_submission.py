@@ -109,7 +109,7 @@ def submit(
 
 
 class _Stage(Enum):
-    """The state of the job that has this id. Another submission may have caused the state."""
+    """How far the submission of a job id has come, by this or another submission."""
 
     UNLAUNCHED = auto()
     """No launch is recorded."""
@@ -200,7 +200,7 @@ class _Submission:
 
     def check_begun(self) -> _Stage:
         """Raise UsageError unless the stored launch is a launch of this job. Any user of the bucket may have
-        written it."""
+        written the stored launch."""
         file = self._begun
         problem = problem_with(
             self.record,

@@ -214,8 +214,8 @@ class _Launcher:
         *,
         begun_before: bool,
     ) -> tuple[str, ...] | ErrorClass:
-        """Launch a client's server in the same subnet; return the machines of both. If the server is refused,
-        the client's machine is terminated."""
+        """Launch a client's server in the client's subnet; return the client's and the server's machine. If
+        the server is refused, the client's machine is terminated."""
         answer, in_doubt = self._ask(candidate, begun_before=True, server=server)
         if not isinstance(answer, ErrorClass):
             return (*client, *answer)

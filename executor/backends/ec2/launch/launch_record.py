@@ -178,8 +178,8 @@ def read_launch(
 
 
 def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[str, Any] | None:
-    """Return `launched.json`: the instances, or no instances with the reason. None if the file does not exist
-    yet. Raises StoreError, RecordError."""
+    """Return the content of `launched.json`: the instances, or no instances and the reason of the refusal.
+    None if the file does not exist yet. Raises StoreError, RecordError."""
     key = launch_key(record, attempt, launch, "launched.json")
     table = _read(record, key, _Decision)
     if table is not None and not table["instances"]:

@@ -71,7 +71,7 @@ class Resolved:
     vpcs: tuple[str, ...] = ()
     """VPCs of the candidates."""
     other_kinds: tuple[InstanceType, ...] = ()
-    """Instance types of the other candidates."""
+    """Instance types of the candidates after the first candidates."""
     server: InstanceType | None = None
     """Instance type of the server, if the job has one."""
     block: CapacityBlock | None = None

@@ -216,7 +216,8 @@ def is_over(instance: Instance, observation: Observation) -> bool:
 
 
 def ended(inferred: InferredOutcome, observation: Observation) -> Diagnosis:
-    """Return the diagnosis of a job with this inferred outcome. The job's machines are to be terminated."""
+    """Return the diagnosis of a job with this inferred outcome. The diagnosis says that the job's machines
+    are to be terminated."""
     rest = observation.living + observation.stopped
     return Diagnosis(JobStage.GONE, inferred.sentence, inferred=inferred, terminate=rest)
 

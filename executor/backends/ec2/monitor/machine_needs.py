@@ -26,8 +26,8 @@ no further request is sent."""
 _USED_UP = "all replacements are used"
 _TOO_LATE = "too little time is left"
 _OF_CALLER = "UnauthorizedOperation"
-"""Code of a refusal that applies only to the credentials of the process that tried. Another process, such as
-the watcher, may be allowed to launch."""
+"""Code of a refusal that applies only to the credentials of the process that sent the request. Another
+process, such as the watcher, may be allowed to launch."""
 
 
 @dataclass(frozen=True, kw_only=True)

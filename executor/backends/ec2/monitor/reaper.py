@@ -58,7 +58,7 @@ STILL_ON = "its job has ended, and it did not power itself off"
 
 @dataclass(frozen=True)
 class Reaped:
-    """A machine that must be terminated, and the result of the attempt."""
+    """A machine that must be terminated, and the result of the attempt to terminate it."""
 
     instance: Instance
     trouble: str = ""

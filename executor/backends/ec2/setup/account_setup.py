@@ -71,7 +71,8 @@ class WatcherChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The user's choices. All are stored as parameters of the stacks, from which the next call reads them."""
+    """The user's choices. All choices are stored as parameters of the stacks, from which the next call reads
+    the choices."""
 
     name: str
     """Prefix of the names of all resources."""
@@ -287,8 +288,8 @@ class AccountSetup:
 
     def why_unreserved(self) -> str | None:
         """Return why no execution can be reserved for a watcher; None if an execution can be reserved.
-        Without a reservation two executions may run at a time, which costs nothing and launches nothing
-        twice."""
+        Without a reservation two executions may run at a time, but this costs nothing, and no machine is
+        launched twice."""
         why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]

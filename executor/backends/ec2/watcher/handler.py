@@ -104,7 +104,8 @@ class BucketWatcher:
             log.warning("%d jobs are left for the next time", left)
         if self._look.blind is not None:
             raise StoreError(self._look.blind)
-        # A message that causes no work need not be repeated, because the schedule sends one each minute.
+        # A message that causes no work need not be repeated, because the schedule sends a message each
+        # minute.
         return {"batchItemFailures": []}
 
     def _looked_lately(self) -> bool:
