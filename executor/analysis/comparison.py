@@ -206,7 +206,7 @@ _MOST_RUNS = 10_000
 
 
 class _Aim(NamedTuple):
-    """A difference that is worth detecting, as text, and the scatter of runs that hides it."""
+    """A difference that is worth detecting, as text, and the scatter of runs that hides the difference."""
 
     difference: float
     wanted: str
@@ -276,7 +276,7 @@ def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> i
     from scipy import special
 
     share = scatter / difference
-    # `**` is not used, because it raises an error if the result is infinite.
+    # `**` is not used, because `**` raises an error if the result is infinite.
     ratio = (1 if paired else 2) * share * share
     if not scatter:
         return 2

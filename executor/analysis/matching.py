@@ -36,8 +36,8 @@ def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | No
     """Return the differences between a metric's definitions in the runs of two sides; None if all definitions
     are the same.
 
-    A different pattern alone does not count as a different definition, because `differences` reports it. If
-    only some runs name a direction, this direction applies to all runs.
+    A different pattern alone does not count as a different definition, because `differences` reports
+    different patterns. If only some runs name a direction, this direction applies to all runs.
     """
     reasons = []
     units = a[0].units

@@ -31,7 +31,7 @@ from executor.quantities import amount, counted, listed, percent, quantity
 _NAMED = 3
 """Maximum number of metrics that a note names."""
 _ONLY = 20
-"""Maximum number of metrics that are named if only one side has them."""
+"""Maximum number of metrics that are named among the metrics of only one side."""
 _PICTURES = 64
 _TONES: dict[str, Tone] = {
     "better": "good",

@@ -87,7 +87,7 @@ def _column(name: str, drops: int) -> Column:
 def _figure_cell(name: str, series: Series) -> Phrase:
     match name:
         case "units":
-            # Units are left out if the values contain them.
+            # Units are left out if the values contain the units.
             return Phrase(quantity(series.last, series.units)[1], "soft")
         case "trend":
             return Phrase("", trend=series.trend.points)
@@ -102,7 +102,7 @@ def _figure_cell(name: str, series: Series) -> Phrase:
     # A deviation of bounds has no meaning.
     known = series.count and not (name == "stdev" and series.is_bound)
     value = getattr(series, _FIELDS.get(name, name)) if known else None
-    # A deviation is a difference, so a small one is exact, not a bound.
+    # A deviation is a difference, so a small deviation is exact, not a bound.
     floor = series.floor if name != "stdev" else None
     text = quantity(value, series.units, floor=floor)[0] if value is not None else "-"
     return Phrase(text, _figure_tone(name, series))

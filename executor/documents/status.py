@@ -55,10 +55,9 @@ class StatusView:
     values: Mapping[str, Mapping[str, Any]]
     """The last record of each series."""
     result: JobResult | None = None
-    """Result of the job; None until the job has ended. The next two attributes are also None until the job
-    has ended."""
+    """Result of the job; None until the job has ended."""
     measured: Measurements | None = None
-    """Statistics of the values; also None if there are too many values."""
+    """Statistics of the values; None until the job has ended, and if there are too many values."""
     over_runs: Sequence[OverRuns] = ()
     machines: Sequence[NodeEnvironment] = ()
     command: Callable[..., str] = command

@@ -80,7 +80,7 @@ def plain_text(text: str) -> str:
 
 
 def as_utf8(text: str) -> str:
-    """Return `text` so that it can be encoded as UTF-8. Lone surrogates, which JSON may contain, become
+    """Return `text` in a form that can be encoded as UTF-8. Lone surrogates, which JSON may contain, become
     question marks."""
     return text.encode(errors="replace").decode()
 

@@ -37,7 +37,7 @@ def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
 
 
 def _remarks(result: PatternResult) -> Iterator[Phrase]:
-    """Yield doubts about the values of a pattern, or lines that almost match it."""
+    """Yield doubts about the values of a pattern, or lines that almost match the pattern."""
     name = result.metric.name
     if result.not_numbers and result.count:
         yield Phrase(not_a_number_warning(name, result.not_numbers, result.not_number, metric=result.metric))

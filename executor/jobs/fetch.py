@@ -95,7 +95,7 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     wanted += [
         (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
     ]
-    # The result comes last, so that everything else exists if the result does.
+    # The result is copied last, so that everything else exists if the result exists.
     wanted.append(("result.json", record.store.find(record.key("result.json"))))
     for name, found in wanted:
         for each in found[:1]:
@@ -146,7 +146,7 @@ def _bring(
 
 
 def _check_owner(record: JobRecord, folder: Path) -> None:
-    """Raise UsageError if `folder` contains another job, FetchError if it contains unknown files."""
+    """Raise UsageError if `folder` contains another job, FetchError if `folder` contains unknown files."""
     path = folder / "job.toml"
     if not path.exists() and not path.is_symlink():
         return

@@ -187,7 +187,7 @@ def _first(
     matches: Callable[[Identity], bool],
     read: Callable[[Identity], str | None],
 ) -> tuple[JobRecord | None, list[str]]:
-    """Return the first job that matches, and the values that `read` returned for the jobs before it."""
+    """Return the first job that matches, and the values that `read` returned for the jobs before that job."""
     values: dict[str, None] = {}
     for each in jobs:
         try:

@@ -118,7 +118,7 @@ def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
     try:
         own = record.job().job.labels
     except RecordError:
-        # The content of the record cannot be read, so the job is not deleted.
+        # The content of the job's record cannot be read, so the job is not deleted.
         return True
     return any(own.get(key) == value for key, value in labels.items())
 

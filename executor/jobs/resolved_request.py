@@ -234,7 +234,8 @@ def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
 
 
 def _is_varied(descriptor: Descriptor, *key: str) -> bool:
-    """Return whether the jobs of a group have different values for `[ml.script]`, or for this key of it."""
+    """Return whether the jobs of a group have different values for `[ml.script]`, or for this key of
+    `[ml.script]`."""
     axes = descriptor.matrix.axes if descriptor.matrix is not None else ()
     return any(overlap(read_key_path(each)[0], ("ml", "script", *key)) for each in axes)
 

@@ -226,8 +226,8 @@ def record_lines(
     backends: Backends | None = None,
     again: Callable[[], Sequence[NodeRecord]] | None = None,
 ) -> Iterator[RecordLines]:
-    """Yield whole lines of a job's records as they arrive. Raises the same errors as `pieces_of_nodes`. A
-    last line without a newline is left out.
+    """Yield whole lines of a job's records as the lines arrive. Raises the same errors as `pieces_of_nodes`.
+    A last line without a newline is left out.
     """
     lines: dict[int, _WholeLines] = defaultdict(_WholeLines)
     ranked = len(nodes) > 1 or has_ranks(nodes[0].job)
@@ -269,7 +269,7 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
     end = run.ended.output_bytes if run.ended is not None else None
     position = run.output_bytes
     if end is not None and end < position:
-        # The benchmark truncated the log, so only the output after that exists.
+        # The benchmark truncated the log, so only the output after the truncation exists.
         position = 0
     yield from _log_between(node, position, end)
 

@@ -129,8 +129,8 @@ class _Repository:
         return self._ask("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
 
     def check_out(self, commit: str, folder: str | None) -> Path:
-        """Write the files of a commit, or of one of its folders, to disk. Return the folder that contains
-        them. Raises UsageError."""
+        """Write the files of a commit, or of one of its folders, to disk. Return the folder that contains the
+        files. Raises UsageError."""
         wanted = PurePosixPath(folder or ".")
         try:
             kind = self._ask("cat-file", "-t", f"{commit}:{wanted if wanted.name else ''}").strip()

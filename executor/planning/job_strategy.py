@@ -73,6 +73,6 @@ def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTabl
 
 def _on_one_node(distributed: Distributed) -> str:
     """Return the number of processes of all nodes together, or "gpus". GPUs are counted once, because the
-    nodes share them."""
+    nodes share the machine's GPUs."""
     each = distributed.processes_per_instance
     return each if each == "gpus" else str(distributed.num_instances.most * int(each))

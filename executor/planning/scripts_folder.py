@@ -1,5 +1,5 @@
-"""Selects a benchmark's own files in a folder, and copies them for a job. The copy is made at submission, so
-that later changes in the folder do not affect a running or resumed job."""
+"""Selects a benchmark's own files in a folder, and copies these files for a job. The copy is made at
+submission, so that later changes in the folder do not affect a running or resumed job."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Rules:
     """Whether the file is a .baiignore."""
 
     def verdict(self, path: Path, *, folder: bool) -> bool | None:
-        """Return whether `path` is ignored; None if these rules do not mention it."""
+        """Return whether `path` is ignored; None if these rules do not mention `path`."""
         name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
         return self.spec.check_file(name).include
 

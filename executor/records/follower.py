@@ -63,7 +63,7 @@ class JobFollower:
 
     Log and events come from the first node, which decides for the job. For an elastic job log and events come
     from the node with rank 0 in each generation. Records come from all nodes, with the label `rank` if there
-    are several. With `newest_only`, parts of a log that grows faster than it is read are skipped.
+    are several nodes. With `newest_only`, parts of a log that grows faster than it is read are skipped.
     """
 
     def __init__(

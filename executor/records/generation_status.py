@@ -25,7 +25,7 @@ _LEFT = {
     Change.LEFT: "left",
     Change.SCALED: "no longer wanted",
 }
-"""Reason of a decision → what happened to the nodes that caused it."""
+"""Reason of a decision → what happened to the nodes that caused the decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,8 @@ class GenerationStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeStatus:
-    """The latest change of the number of nodes, for a job whose benchmark's hints may change it."""
+    """The latest change of the number of nodes, for a job in which the benchmark's hints may change the
+    number."""
 
     requested: int | None
     """Number of nodes in the latest `bai scale`; None if no number was requested. After a request, hints have

@@ -1,4 +1,4 @@
-"""The status of a job, wherever it runs."""
+"""The status of a job, wherever the job runs."""
 
 from __future__ import annotations
 

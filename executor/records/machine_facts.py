@@ -26,7 +26,7 @@ _DIFFERENT = "Its container's image {} differs from that of other nodes; name th
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEnvironment:
-    """The environment of one node, or the reason why it is unknown."""
+    """The environment of one node, or the reason why the environment is unknown."""
 
     attempt: int
     rank: int

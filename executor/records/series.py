@@ -68,11 +68,11 @@ class Series:
     newest: float = 0.0
     """The latest value, including the warm-up."""
     of_failed: int = 0
-    """Number of values of failed runs; no other figure includes them."""
+    """Number of values of failed runs; no other figure includes these values."""
     of_earlier: int = 0
-    """Number of values of earlier generations; no other figure includes them."""
+    """Number of values of earlier generations; no other figure includes these values."""
     beyond: int = 0
-    """Number of values beyond `LIMIT`; no other figure includes them."""
+    """Number of values beyond `LIMIT`; no other figure includes these values."""
     over: dict[str, float] = field(default_factory=dict)
     """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from the
     ranks' figures."""

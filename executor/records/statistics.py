@@ -175,7 +175,7 @@ class Measurements:
 
     def _row(self, record: Mapping[str, Any]) -> str:
         """Return the name of the row for a record with labels. The number of rows of a metric is limited, so
-        the last row may be shared."""
+        several series may share the last row."""
         name = labelled_name(record)
         rows = self._rows.setdefault(record["name"], set())
         if name not in rows:

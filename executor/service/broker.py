@@ -113,7 +113,8 @@ def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> Ka
 
 
 class Sender:
-    """Sends messages one by one, and waits for Kafka's acknowledgement. Several threads may use it."""
+    """Sends messages one by one, and waits for Kafka's acknowledgement. Several threads may use a
+    `Sender`."""
 
     def __init__(self, kafka: Kafka, *, client_id: str) -> None:
         self._kafka = kafka

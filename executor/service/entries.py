@@ -218,12 +218,12 @@ class Entries:
         self.store.put(f"{place(parent)}/children/{child}", b"{}\n")
 
     def _take(self, name: str, owner: Owner, content: bytes) -> bool:
-        """Create the entry unless it exists; return whether it belongs to `owner`."""
+        """Create the entry unless it exists; return whether the entry belongs to `owner`."""
         if (closed := self._closed(name)) is not None:
             return closed == owner
         if self.store.put(_open(name), content, if_absent=True):
             return True
-        # The entry was closed after it was read.
+        # The entry was closed after this process read it.
         return self.owner(name) == owner
 
     def _closed(self, name: str) -> Owner | None:

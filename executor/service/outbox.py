@@ -49,7 +49,7 @@ class Outbox:
         """Store the message `name`, and send the message unless it has been sent; return the message. Also
         raises MessageTooLargeError.
 
-        A message that is too large for Kafka is sent without the event that it repeats.
+        A message that is too large for Kafka is sent without the event that the message repeats.
         """
         message = self.keep(name, make)
         if not self.is_sent(name):

@@ -158,7 +158,7 @@ class Reconciler:
         mine = [name for name in sorted(names) if self._is_mine(name, now)]
         _keep_only(names, self._clients)
         _keep_only(names, self._unlaunched)
-        # A job that has moved to another replica is read again if it returns.
+        # A job that has moved to another replica is read again if the job returns to this replica.
         _keep_only(mine, self._jobs)
         self._counters.jobs.set(len(self._jobs))
         self.describe_instances()

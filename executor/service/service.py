@@ -44,7 +44,7 @@ _END_S = 5.0
 
 
 class Service:
-    """Runs the jobs of the benchmark service until it is stopped."""
+    """Runs the jobs of the benchmark service until `stop` is called."""
 
     def __init__(
         self, settings: Settings, table: ServiceTable, kafka: Kafka, *, counters: ServiceCounters

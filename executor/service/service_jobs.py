@@ -131,8 +131,8 @@ class Jobs:
         return partial(self._writer.status, entry.event, status, text, about=about)
 
     def _report_wait(self, entry: Entry, outbox: Outbox, wait: CapacityWait) -> LaterError:
-        """Report that a request waits for capacity; return the error that postpones it. Raises StoreError,
-        SendError."""
+        """Report that a request waits for capacity; return the error that postpones the request. Raises
+        StoreError, SendError."""
         text = answerable(f"Waiting for capacity {wait.bound}: {wait.sentence}.")
         outbox.post(f"{_WAITING}-{wait.key}", self._status(entry, AppStatus.PENDING, text))
         left = max(0.0, self._left(wait))

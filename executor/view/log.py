@@ -18,8 +18,8 @@ _REST = 65536
 _KEEP = 2**20
 """Maximum number of lines in one piece. A piece never has more bytes than this number."""
 _LONGEST_LINE = 2**20
-"""Maximum length of a line if there are several nodes (bytes). A longer line is split, because otherwise it
-would be buffered without a limit."""
+"""Maximum length of a line if there are several nodes (bytes). A longer line is split, because otherwise the
+line would be buffered without a limit."""
 
 
 class Scroll:

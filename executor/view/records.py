@@ -76,7 +76,7 @@ class _ChosenRecords(ABC):
 
     @abstractmethod
     def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it is selected."""
+        """Return for each row whether the row is selected."""
 
     @abstractmethod
     def _is_wanted(self, line: bytes) -> bool:

@@ -42,7 +42,7 @@ class LiveBlock:
         console.print(Segments(_joined(lines)), end="", soft_wrap=True)
 
     def erase(self) -> None:
-        """Erase the block, so that the next printed text appears in its place."""
+        """Erase the block, so that the next printed text appears in the block's place."""
         if not self._lines:
             return
         above = sum(rows_of(line, self._console.width) if self._wraps else 1 for line in self._lines)
@@ -51,7 +51,7 @@ class LiveBlock:
 
 
 class _Sequence(Control):
-    """Control sequence that erases to the end of the screen; rich has no name for it."""
+    """Control sequence that erases to the end of the screen; rich has no name for this sequence."""
 
     def __init__(self, sequence: str) -> None:
         super().__init__()

@@ -158,7 +158,7 @@ def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) 
 
 def _stage(glance: JobGlance, node: int) -> str:
     """Return the current activity of a node. For a node that left an elastic job without a report, return
-    what happened to it."""
+    what happened to the node."""
     phase = glance.states[node].phase or ""
     left = glance.generation.left.get(node) if glance.generation is not None else None
     return left if left is not None and phase != _END else phase

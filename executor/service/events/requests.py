@@ -230,7 +230,7 @@ def _sentence(problems: Sequence[str]) -> str:
 
 
 def answerable(text: str) -> str:
-    """Return a sentence that an answer may contain, even if it repeats parts of a request."""
+    """Return `text`, which may repeat parts of a request, in a form that an answer may contain."""
     text = text if len(text) < _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 1]}…"
     # A message may quote a text with lone surrogates.
     return as_utf8(text)
