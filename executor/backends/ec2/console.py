@@ -91,8 +91,8 @@ def _end_of_boot(lines: list[str]) -> str:
     - the prompt for a login, if cloud-init has written nothing. systemd starts a getty after
       systemd-user-sessions.service, and that service starts after cloud-init's network stage
       (systemd/cloud-init-network.service.tmpl, and cloud-init.service.tmpl before 24.3, of cloud-init;
-      units/serial-getty@.service.in of systemd). The prompt is written to the serial port, and /dev/console is
-      the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
+      units/serial-getty@.service.in of systemd). The prompt is written to the serial port, and /dev/console
+      is the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
 
     Only a console with the kernel's first lines is conclusive, because in any other console the guardian's
     lines may have been overwritten.
