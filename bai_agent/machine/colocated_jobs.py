@@ -20,11 +20,11 @@ from bai_agent.runtime.poller import polling
 log = logging.getLogger(__name__)
 
 FOREIGN_WAIT = timedelta(minutes=30)
-"""Longest wait for all other users' jobs together; without it any user could block a job for ever."""
+"""Longest total wait for other users' jobs. Without this limit, any user could block a job for ever."""
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.5
 _MOST = 16
-"""Most other jobs that are reported, and most periods of each."""
+"""Maximum number of other jobs that are reported, and of periods for each of these jobs."""
 
 
 def wait_until_alone(
@@ -34,15 +34,15 @@ def wait_until_alone(
     stopping: Callable[[], bool],
     clock: Clock,
 ) -> list[Announcement]:
-    """Wait until no other job runs on this machine, or until `stopping()`; return an object that keeps other
-    jobs away while it is open.
+    """Wait until no other job runs on this machine, or until `stopping()`.
 
-    `tell` is called with each change of the jobs that it waits for. Jobs of this user and of root are waited for
-    without a limit, other users' jobs for FOREIGN_WAIT.
+    Returns the announcement (if there is one) that keeps other jobs away while it is open. `tell` is called
+    whenever the awaited jobs change. The wait for jobs of this user and of root has no limit, but the wait
+    for other users' jobs is limited to FOREIGN_WAIT.
 
-    If several jobs want the machine, the next one is the first that announces itself and then sees no other
-    announcement. Each job announces itself before it looks, so two never both win. If two jobs see each
-    other, the one with the greater key withdraws.
+    If several jobs want the machine, the next job is the first that announces itself and then sees no other
+    announcement. Each job announces itself before it looks, so two jobs never both win. If two jobs see each
+    other, the job with the greater key withdraws.
     """
     turn = _Turn(me)
     told: list[str] = []
@@ -69,16 +69,18 @@ def wait_until_alone(
 
 
 class _Turn:
-    """The place of this job among those that want the machine."""
+    """This job's place among the jobs that wait for the machine."""
 
     def __init__(self, me: ThisJob) -> None:
         self._me, self._is_next = me, False
         self.claim: Announcement | None = None
-        """Keeps other jobs away while it is open."""
+        """Announcement that keeps other jobs away while it is open. None if this job is not announced."""
 
     def awaited(self, *, foreign: bool) -> list[ColocatedJob]:
-        """Announce or withdraw this job; return the jobs that it waits for. foreign: include other users'
-        jobs. Raises OSError."""
+        """Announce or withdraw this job; return the jobs for which it must wait. Raises OSError.
+
+        foreign: whether to include other users' jobs.
+        """
         others = [each for each in self._me.others() if foreign or each.job_id is not None]
         rivals = _announced(others, Use.NEXT)
         if self.claim is None and not rivals and (claim := self._me.announce(Use.NEXT)) is not None:
@@ -101,7 +103,7 @@ def _announced(jobs: Sequence[ColocatedJob], use: Use) -> list[ColocatedJob]:
 
 @contextmanager
 def colocated_jobs_reported(me: ThisJob, events: EventLog) -> Iterator[None]:
-    """Announce this job, and add an event for each job that runs on this machine meanwhile."""
+    """Announce this job, and add an event for each other job that runs here before the context is left."""
     announced = me.announce(Use.RUNS)
     watch = ColocationWatch(me.others, events)
 
@@ -136,13 +138,13 @@ class ColocationWatch:
         self._others, self._events, self._now, self._clock = others, events, now, clock
         self._looked = clock()
         self._there: dict[str, tuple[NeighbourEvent, float]] = {}
-        """Announcement and beginning of each present job, by the monotonic clock since the time of day may be set."""
+        """Event and start of each present job. The start is monotonic, because the time of day may be set."""
         self._seen: Counter[str] = Counter()
-        """Number of visits of each."""
+        """Number of recorded periods of each job."""
         self._blind = False
 
     def look(self) -> None:
-        """Record the present jobs. A failure is logged once."""
+        """Record the jobs that run now. Only the first failure is logged."""
         try:
             others = [each for each in self._others() if each.use is Use.RUNS]
         except OSError as error:
@@ -160,7 +162,7 @@ class ColocationWatch:
             is_told = self._seen[each.key] < _MOST and (each.key in self._seen or len(self._seen) < _MOST)
             if each.key not in self._there and is_told:
                 self._seen[each.key] += 1
-                # It was neither there at the last look nor before this job began.
+                # The overlap began neither before the last look nor before this job began.
                 age_s = min(max(0.0, (now - each.since) / 1000), looked - self._looked)
                 event = NeighbourEvent(job_id=each.job_id, since=now - round(1000 * age_s))
                 self._there[each.key] = (event, looked - age_s)
@@ -168,7 +170,7 @@ class ColocationWatch:
         self._looked = looked
 
     def end(self) -> None:
-        """Record the end of this job, and the jobs that are still present."""
+        """Record the end of the overlap with each job that is still present."""
         for key in list(self._there):
             self._tell_end(key)
 
@@ -179,7 +181,7 @@ class ColocationWatch:
 
 
 def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
-    """Return a sentence for each job that ran at the same time, with its duration."""
+    """Return a warning for each job that ran at the same time, with the duration of the overlap."""
     seconds: dict[str | None, float] = {}
     for event in events:
         seconds.setdefault(event.job_id, 0.0)
@@ -192,12 +194,12 @@ def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
 
 
 def neighbour_name(job_id: str | None) -> str:
-    """Return the beginning of a sentence about a job. None: an unknown job of another user."""
+    """Return the subject of a sentence about a job. job_id: None for an unknown job of another user."""
     return f"The job {job_id}" if job_id is not None else "Another user's job"
 
 
 def _for(seconds: float) -> str:
-    # 0: this job's agent was killed before it could record the end.
+    # 0 if this job's agent was killed before it could record the end.
     return f", for {seconds:.1f} s" if seconds else ""
 
 

@@ -16,7 +16,10 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 class Gpus:
-    """Samples every GPU. A missing driver or a lost GPU is left out, with one warning."""
+    """Samples every GPU. A figure that cannot be read is left out, with one warning.
+
+    If there is no driver, there are no samples.
+    """
 
     def __init__(self, *, driver: Path = DRIVER) -> None:
         self._nvml: Any = None
@@ -27,12 +30,12 @@ class Gpus:
 
     @property
     def nvml(self) -> Any:
-        """The opened library. None if the GPUs cannot be read."""
+        """The initialised NVML library. None if the GPUs cannot be read."""
         return self._nvml
 
     @property
     def count(self) -> int | None:
-        """Number of GPUs. None if it cannot be found out."""
+        """Number of GPUs. None if it is unknown."""
         return None if self._nvml is None else len(self._handles)
 
     @property
@@ -59,7 +62,7 @@ class Gpus:
 
     def _open(self) -> None:
         try:
-            # Optional: a machine without GPUs may lack it.
+            # Optional, because a machine without GPUs may lack the package.
             import pynvml
         except ImportError:
             log.warning(
@@ -91,10 +94,9 @@ def _figures(nvml: Any, handle: Any) -> list[tuple[str, str, Callable[[], float]
 
 
 def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
-    """Return each GPU with its settings, and the versions of driver and CUDA; {} if there is no GPU, or it
-    cannot be asked.
+    """Return the settings of each GPU, and the versions of driver and CUDA; {} if NVML cannot be opened.
 
-    May hang if the driver does.
+    May hang if the driver hangs.
     """
     gpus = Gpus(driver=driver)
     nvml = gpus.nvml
@@ -120,9 +122,9 @@ def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
 
 
 def heat_slowdowns(*, driver: Path = DRIVER) -> dict[str, int]:
-    """Return for how long (ns) each GPU was slowed down by heat since its driver started, as far as available.
+    """Return how long (ns) heat has slowed down each GPU since its driver started.
 
-    May hang if the driver does.
+    Omits GPUs that do not report it. May hang if the driver hangs.
     """
     gpus = Gpus(driver=driver)
     nvml, found = gpus.nvml, {}

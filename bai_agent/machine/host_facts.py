@@ -14,23 +14,24 @@ from pathlib import Path
 from typing import Any
 
 TEXT_CHARACTERS = 200
-"""Longest text that is kept (characters)."""
+"""Longest text that is stored (characters). Longer texts are truncated."""
 _FILE_BYTES = 65536
 _CPUINFO_BYTES = 4096
-"""Bytes of /proc/cpuinfo: the part of the first processor. The kernel takes long for hundreds of processors."""
+"""Bytes to read of /proc/cpuinfo: one processor. The kernel takes long to list hundreds of processors."""
 _ENTRIES = 64
-"""Most disks, interfaces and similar devices that are listed."""
+"""Maximum number of disks, interfaces, options and similar entries in a list."""
 
 _BUSY_CORES = 0.5
-"""Cores used by another process that distort a measurement."""
+"""Number of cores whose use by another process distorts a measurement."""
 _BUSY_SECONDS = 2.0
-"""Minimum of such a process's total processor time (seconds), because a program that starts between two
-close looks may end soon."""
+"""Minimum total processor time of such a process (seconds), because a new process may end soon."""
 _BUSY_SHARE = 0.1
 """Share of all processors that other processes may use without disturbing a benchmark that does not use
 all of them."""
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp")
-"""Drivers whose usual setting "powersave" reaches the full speed: https://docs.kernel.org/admin-guide/pm/intel_pstate.html"""
+"""Drivers whose usual governor "powersave" reaches full speed:
+https://docs.kernel.org/admin-guide/pm/intel_pstate.html
+"""
 _LOAD_SHARE = 0.5
 _SWAP_SHARE = 0.01
 _LISTED_PROCESSES = 5
@@ -38,13 +39,13 @@ _LISTED_CORES = 0.05
 
 Facts = dict[str, Any]
 Look = tuple[float, dict[int, tuple[int, int, int, str]]]
-"""A time (`time.monotonic()`), and each process then, as `processor_times` returns it."""
+"""A time (`time.monotonic()`), and the processes at that time as `processor_times` returns them."""
 
 
 def read_text(path: Path | str, limit: int = _FILE_BYTES) -> str:
     """Return the beginning of a file as text; "" if it cannot be read."""
     try:
-        # A FIFO in its place would block.
+        # Without O_NONBLOCK, a FIFO at this path would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return ""
@@ -60,7 +61,7 @@ def read_text(path: Path | str, limit: int = _FILE_BYTES) -> str:
 
 
 def present(facts: Mapping[str, Any]) -> Facts:
-    """Return `facts` without those that could not be read."""
+    """Return `facts` without empty values, which stand for facts that could not be read."""
     return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
 
 
@@ -149,7 +150,7 @@ def memory(root: Path) -> Facts:
 
 
 def disks(root: Path) -> list[Facts]:
-    """Return the disks with a device behind them, so without loop and RAM disks."""
+    """Return the disks that have a device, which excludes loop and RAM disks."""
     found = []
     for disk in _some(sorted((root / "sys/block").glob("*"))):
         sectors = whole(read_text(disk / "size"))
@@ -170,7 +171,7 @@ def disks(root: Path) -> list[Facts]:
 
 
 def network(root: Path) -> list[Facts]:
-    """Return the network interfaces with a device behind them."""
+    """Return the network interfaces that have a device."""
     found = []
     for interface in _some(sorted((root / "sys/class/net").glob("*"))):
         if not (interface / "device").exists():
@@ -182,7 +183,7 @@ def network(root: Path) -> list[Facts]:
                 {
                     "name": short(interface.name),
                     "driver": short(driver.resolve().name) if driver.exists() else None,
-                    # -1: the driver does not know it, as in most virtual machines.
+                    # The speed is -1 if the driver does not know it, as in most virtual machines.
                     "mbit_per_second": speed if speed and speed > 0 else None,
                     "mtu": whole(read_text(interface / "mtu")),
                     "state": short(read_text(interface / "operstate")),
@@ -199,24 +200,24 @@ READERS: Mapping[str, Callable[[Path], Any]] = {
     "disks": disks,
     "network": network,
 }
-"""Readers of the tables of `environment.json`, below a root folder."""
+"""Functions that read a table of `environment.json` from files below a root folder, by table name."""
 
 
 def mounts(root: Path) -> list[list[str]]:
-    """Return the mounted file systems, the uppermost last, each with device, point, type and options."""
+    """Return device, mount point, type and options of each mounted file system, in the order of mounting."""
     lines = [line.split(" ") for line in read_text(root / "proc/self/mounts", 1 << 20).splitlines()]
     return [[_unescaped(each) for each in fields[:4]] for fields in lines if len(fields) >= 4]
 
 
 def mount_of(folder: Path, root: Path) -> Facts:
-    """Return the file system of `folder`. Only options that are plain words, since others may contain credentials."""
+    """Return the file system of `folder`. Omits options with values, because they may contain credentials."""
     path = os.path.realpath(folder)
     above = [
         fields for fields in mounts(root) if path == fields[1] or path.startswith(fields[1].rstrip("/") + "/")
     ]
     if not above:
         return {}
-    # The last one mounted at a place is on top.
+    # Of several file systems at one mount point, the last one is on top.
     device, point, kind, options = max(reversed(above), key=lambda fields: len(fields[1]))
     try:
         usage = os.statvfs(folder)
@@ -242,7 +243,7 @@ def load_average(root: Path) -> list[float]:
 
 
 def runnable(root: Path) -> int:
-    """Return the number of threads that want a processor now, without the calling one."""
+    """Return the number of threads that are runnable now, without the calling thread."""
     fields = read_text(root / "proc/loadavg").split()
     wants = whole(fields[3].partition("/")[0]) if len(fields) > 3 else None
     return max(0, (wants or 0) - 1)
@@ -254,10 +255,10 @@ def look() -> Look:
 
 
 def processor_times(root: Path) -> dict[int, tuple[int, int, int, str]]:
-    """Return each process by pid: its parent's pid, its start, its clock ticks, and its name."""
+    """Return for each pid its parent's pid, its start and used processor time (clock ticks), and its name."""
     found = {}
     folder, names = f"{root}/proc", list[str]()
-    # Large machines have thousands of processes, so without a pattern and a Path for each.
+    # Large machines have thousands of processes, so no pattern and no Path is made for each of them.
     with suppress(OSError), os.scandir(folder) as entries:
         names = [each.name for each in entries if each.name.isascii() and each.name.isdecimal()]
     for name in names:
@@ -280,8 +281,10 @@ def busiest(
     ours: int,
     root: Path,
 ) -> list[Facts]:
-    """Return the processes that used most processor time between two looks, without `ours`, its ancestors and
-    descendants."""
+    """Return the processes that used the most processor time between two looks.
+
+    Omits the process `ours`, its ancestors and its descendants.
+    """
     left_out = _family(now, ours)
     ticks = os.sysconf("SC_CLK_TCK") * max(elapsed_s, 1e-3)
     cores = {
@@ -305,16 +308,16 @@ def busiest(
 def host_warnings(
     facts: Mapping[str, Any], *, load_before: Iterable[float], runnable_now: int
 ) -> dict[str, bool]:
-    """Return a sentence for each fact that certainly distorts a measurement, and whether it is minor.
+    """Return a warning for each fact that certainly distorts a measurement, and whether the warning is minor.
 
-    Minor facts are usual on desktop machines, so summaries omit them.
+    Minor warnings are usual on desktop machines, so summaries omit them.
     """
     processors = facts.get("cpu", {})
     load, count = facts.get("load", {}), processors.get("count")
     warnings = {**_governor_warnings(processors), **_busy_warnings(load.get("busiest", ()), count)}
     averages = load.get("average") or [0.0]
     earlier = [*load_before, 0.0][0]
-    # All three values: the average alone may come from our own pull, or from a finished boot.
+    # All three values must be high, because the average alone may come from our own pull or a finished boot.
     if count and min(averages[0], earlier, float(runnable_now)) > _LOAD_SHARE * count:
         warnings[
             f"The load average was {averages[0]:g} just before the benchmark, with {count} processors."
@@ -364,7 +367,7 @@ def _family(processes: Mapping[int, tuple[int, int, int, str]], ours: int) -> se
 
 
 def _user_names(root: Path) -> dict[int, str]:
-    # Not by pwd, which may hang if users come from a network.
+    # Not with the module pwd, which may hang if users come from a network service.
     names: dict[int, str] = {}
     for line in read_text(root / "etc/passwd").splitlines():
         fields = line.split(":")
@@ -395,7 +398,7 @@ _PLAIN_PARAMETERS = re.compile(
     r"(?:mitigations|isolcpus|nohz_full|rcu_nocbs|intel_idle\.max_cstate|processor\.max_cstate|"
     r"transparent_hugepage|hugepages|hugepagesz|default_hugepagesz|numa_balancing|nosmt|iommu|idle)(?:=\S+)?"
 )
-"""Kernel parameters that change measurements. Others may contain passwords."""
+"""Kernel parameters that change measurements. Other parameters are omitted: they may contain passwords."""
 
 
 def _boot_parameters(text: str) -> list[str]:
@@ -403,7 +406,7 @@ def _boot_parameters(text: str) -> list[str]:
 
 
 def _count(text: str) -> int | None:
-    """Return the number of numbers in a kernel list such as "0-3,8"."""
+    """Return how many numbers a kernel list such as "0-3,8" contains; None if it is malformed."""
     total = 0
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())

@@ -1,6 +1,6 @@
 """Samples of the benchmark's machine: processors, memory, disks, network, GPUs.
 
-Rates are means since the sample before. Figures that a machine or a container does not offer are left out.
+Rates are means since the previous sample. Figures that a machine or a container does not offer are left out.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Sample = tuple[str, float, str]
 """Name, value, units."""
 
 _UNREADABLE = (OSError, RuntimeError, NotImplementedError, ValueError, psutil.Error)
-"""Errors of psutil if a machine or a container does not have a figure; RuntimeError, ValueError: a /proc that
-psutil cannot parse.
+"""Errors that psutil raises if a machine or a container does not offer a figure. RuntimeError and ValueError
+mean that psutil cannot parse /proc.
 """
 
 
@@ -39,13 +39,13 @@ class HostSampler:
         self._last: dict[str, float] = {}
         self._last_time: float | None = None
         try:
-            # The first call only sets the beginning of the interval of the next one.
+            # The first call only begins the interval that the next call measures.
             psutil.cpu_percent(interval=None)
         except _UNREADABLE as error:
             self._warn("processor", error)
 
     def sample(self) -> list[Sample]:
-        """Return the current figures. The first sample has neither rates nor processor load."""
+        """Return the current figures. The first sample has neither rates nor `cpu_percent`."""
         samples: list[Sample] = []
         for kind, read in (
             ("processor", self._processor),
@@ -85,8 +85,8 @@ class HostSampler:
         samples: list[Sample] = []
         if self._last_time is not None and now > self._last_time:
             for name, value in counters.items():
-                # If a counter decreased, it has wrapped or its device was replaced: the rate of this interval
-                # is unknown.
+                # If a counter decreased, it has wrapped or its device was replaced, so the rate of this
+                # interval is unknown.
                 if name in self._last and value >= self._last[name]:
                     samples.append((name, (value - self._last[name]) / (now - self._last_time), "B/s"))
         self._last, self._last_time = counters, now

@@ -1,13 +1,13 @@
 """The jobs that run on this machine at the same time, recognised by their sockets.
 
-A running job listens on an abstract Unix socket whose name identifies it: unix(7). The kernel lists these names to
-every user in /proc/net/unix, and removes a name together with its process. So `kill -9` leaves nothing stale, and no
-folder has to be writable for all users. Names belong to a network namespace: jobs in containers with networks of
-their own do not see each other.
+A running job listens on an abstract Unix socket whose name identifies the job: unix(7). The kernel lists
+these names to every user in /proc/net/unix, and removes a name when its process ends. So `kill -9` leaves
+nothing stale, and no folder has to be writable for all users. Names belong to a network namespace, so jobs in
+containers with their own networks do not see each other.
 
 Any user can take any such name. So a name counts only if the kernel reports (SO_PEERCRED) that a process of
-this user or of root listens there. All others together are "another user's job", and their names are not
-passed on. Each name has a random part, so that other users cannot occupy it in advance.
+this user or of root listens there. All other names together count as "another user's job", and are not
+passed on. Each name has a random part, so that other users cannot occupy the name in advance.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from bai_agent.light_dataclass import dataclass, field
 log = logging.getLogger(__name__)
 
 MACHINE = "BAI_MACHINE"
-"""Environment variable: jobs with different values count as on different machines."""
+"""Environment variable. Jobs with different values are treated as if they ran on different machines."""
 
 _NAMES = Path("/proc/net/unix")
 _LISTENS = " 00010000 0001 "
 """Flags and type of a listening stream socket, in a line of /proc/net/unix."""
 _ID_CHARACTERS = 60
-"""Longest job id in a name, which has at most 107 bytes."""
+"""Longest job id in a socket's name. The name has at most 107 bytes."""
 _NAME = re.compile(
     r"@(bai-([0-9a-f]{8})/([0-9a-f]{8})/(runs|next)/([0-9a-f]{1,11})/[0-9a-f]{6}/([A-Za-z0-9][A-Za-z0-9._-]*))$",
     re.ASCII,
 )
 _BACKLOG = 128
 _NO_DESCRIPTOR_S = 0.1
-"""Pause (seconds) if a connection cannot be accepted, so that waiting ones do not keep a CPU busy."""
+"""Pause (seconds) if a connection cannot be accepted, so that pending connections do not keep a CPU busy."""
 _CREDENTIALS = struct.Struct("3i")
-"""`struct ucred` of unix(7): process, user, group."""
+"""`struct ucred` of unix(7): process id, user id, group id."""
 _ROOT = 0
 
 
 class Use(Enum):
-    """Use of the machine by a job."""
+    """How a job uses the machine."""
 
     RUNS = "runs"
     NEXT = "next"
-    """The job waits to have the machine for itself, and has not begun."""
+    """The job has not begun, because it waits until no other job runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +65,14 @@ class ColocatedJob:
     job_id: str | None
     """Job id, shortened if it is long. None for the jobs of other users."""
     key: str
-    """Digest that identifies the job; for other users' jobs that of any of them."""
+    """Digest that identifies the job. For other users' jobs, the digest of one of them."""
     since: int
-    """Start (ms UTC); for other users' jobs the time at which they were seen."""
+    """Start (ms UTC). For other users' jobs, the time at which they were detected."""
     use: Use
 
     @property
     def name(self) -> str:
-        """Name for people."""
+        """Name that is shown to users."""
         return self.job_id or "another user's job"
 
 
@@ -80,7 +80,7 @@ class Announcement:
     """A socket that shows this job to others while it is open."""
 
     def __init__(self, name: str) -> None:
-        """Listen at an abstract name. Raises OSError."""
+        """Listen on the abstract socket `name`. Raises OSError."""
         self._over = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -107,8 +107,8 @@ class Announcement:
         self._socket.close()
 
     def _take(self) -> None:
-        # Otherwise connections that are not accepted would fill the queue, and later jobs could not ask for
-        # the socket's owner.
+        # Connections that are not accepted would fill the queue, so later jobs could not query the socket's
+        # owner.
         while not self._over.is_set():
             try:
                 connection, _ = self._socket.accept()
@@ -120,22 +120,22 @@ class Announcement:
 
 @dataclass(frozen=True, kw_only=True)
 class ThisJob:
-    """This job, as others see it."""
+    """This job, as other jobs see it."""
 
     job_id: str
     key: str
     machine: str = ""
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
-    """Whether a trusted user listens there, by line of the kernel's list."""
+    """Whether a trusted user listens on a socket, by the socket's line in the kernel's list."""
 
     @classmethod
     def of(cls, job_id: str, *, place: str, environment: Mapping[str, str] = os.environ) -> ThisJob:
-        """place: the place of the job's record, since two stores may have jobs with one id."""
+        """place: location of the job's record, because jobs in two stores may have the same id."""
         key = _digest(f"{place}\0{job_id}")
         return cls(job_id=job_id, key=key, machine=environment.get(MACHINE, ""))
 
     def announce(self, use: Use) -> Announcement | None:
-        """Return an announcement of this job while it is open; None if that fails."""
+        """Announce this job until the returned announcement is closed; return None if that fails."""
         begin = f"bai-{_digest(self.machine)}/{self.key}/{use.value}/{now_ms():x}"
         try:
             return Announcement(f"{begin}/{os.urandom(3).hex()}/{self.job_id[:_ID_CHARACTERS]}")
@@ -144,7 +144,10 @@ class ThisJob:
             return None
 
     def others(self, names: Path = _NAMES) -> list[ColocatedJob]:
-        """Return the other jobs on this machine, the oldest first; other users' jobs as one for each use. Raises OSError."""
+        """Return the other jobs on this machine, oldest first. Raises OSError.
+
+        All other users' jobs with the same use count as one job.
+        """
         found: dict[tuple[str | None, Use], ColocatedJob] = {}
         machine, now = _digest(self.machine), now_ms()
         known: dict[str, bool] = {}
@@ -154,15 +157,15 @@ class ThisJob:
                 if match is None or match[2] != machine or match[3] == self.key:
                     continue
                 try:
-                    # A socket that accepts no connection now is asked again by the next look.
+                    # If the socket's queue is full now, the next look tries again.
                     with suppress(BlockingIOError):
                         known[line] = self._known[line] if line in self._known else _is_trusted(match[1])
                 except ConnectionRefusedError:
-                    continue  # It has ended since the kernel listed it.
+                    continue  # The job has ended since the kernel listed it.
                 use, believed = Use(match[4]), known.get(line, False)
                 job_id, since = (match[6], int(match[5], 16)) if believed else (None, now)
                 each = ColocatedJob(job_id=job_id, key=match[3], use=use, since=since)
-                # A job has a socket for each of its nodes here.
+                # A job has a socket for each of its nodes on this machine.
                 name = each.key if believed else None, use
                 if name not in found or (each.since, each.key) < (found[name].since, found[name].key):
                     found[name] = each

@@ -1,7 +1,8 @@
-"""Network file systems of a job: mounted before the pull, unmounted at its end, by another agent too after a kill.
+"""Mounts a job's network file systems before the pull, and unmounts them at the job's end.
 
-A file of the run directory lists the targets before anything is mounted there. The guardian unmounts what it still lists before
-the machine powers off.
+A file of the run directory lists the targets before anything is mounted there, so that another agent can
+unmount them after a kill. Before the machine powers off, the guardian unmounts the targets that the file
+still lists.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from bai_agent.runtime.clock import call_with_deadline
 log = logging.getLogger(__name__)
 
 MOUNT_SECONDS = 60.0
-"""Seconds for the server to answer, and to mount its file system."""
+"""Time limit for the server to answer and for the mount together (seconds)."""
 NFS_PORT = 2049
 _OPTIONS = "soft,timeo=150,retrans=2,nosuid,nodev"
-"""soft: calls fail when the server is gone, and a power-off does not wait for it. timeo: 15 s, the least that EFS recommends:
+"""With "soft", calls fail when the server is gone, so a power-off does not wait for the server. "timeo" is
+15 s, the minimum that EFS recommends:
 https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
 """
 _MOST_WORDS = 300
@@ -50,9 +52,9 @@ def mount_all(
     seconds: float = MOUNT_SECONDS,
     port: int = NFS_PORT,
 ) -> None:
-    """Mount what is not mounted yet, or return once `stopping()`. Raises SetupError.
+    """Mount the file systems that are not mounted yet; return early if `stopping()`. Raises SetupError.
 
-    record: the file that lists the targets, in the run directory. seconds: time for each of them.
+    record: file of the run directory that lists the targets. seconds: time limit for each file system.
     """
     listed = _listed(record)
     for mount in wanted:
@@ -72,9 +74,12 @@ def mount_all(
 
 
 def unmount_all(record: Path) -> None:
-    """Unmount all that `record` lists, without waiting for servers or open files, and delete it if nothing is left."""
+    """Unmount all targets that `record` lists, without waiting for servers or open files.
+
+    Deletes `record` if none of the targets is mounted any more.
+    """
     for target in reversed(_listed(record)):
-        # A mount of an agent that was killed meanwhile may be below that of the next agent.
+        # The mount of a killed agent may be below the mount of the next agent.
         while is_mounted(target):
             if (problem := _detach(target)) is not None:
                 log.warning("%s cannot be unmounted: %s", target, problem)
@@ -86,7 +91,7 @@ def unmount_all(record: Path) -> None:
 def _mount_here(
     mount: Mount, record: Path, *, is_listed: bool, stopping: Callable[[], bool], seconds: float, port: int
 ) -> None:
-    """Mount it, and list its target before. Raises UnmountableError, Stopped."""
+    """List the target in `record`, then mount the file system. Raises UnmountableError, Stopped."""
     deadline = time.monotonic() + seconds
     _require_rights(mount)
     _make_target(mount.target, run_directory=record.parent)
@@ -100,20 +105,20 @@ def _mount_here(
         try:
             _mount(mount, deadline=deadline, seconds=seconds, stopping=stopping)
         except UnmountableError:
-            # The mount that a killed agent began has ended first.
+            # If it is mounted, the mount that a killed agent began has succeeded first.
             if not is_listed or not is_mounted(mount.target):
                 raise
 
 
 @contextmanager
 def _held(target: str) -> Iterator[None]:
-    """Hold the folder that will be mounted over, so that the agent of another job does not mount there too. Raises UnmountableError."""
+    """Lock the target folder, so that no other job's agent mounts there too. Raises UnmountableError."""
     try:
         folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise UnmountableError(f"{target}: {error.strerror}.") from error
     try:
-        with suppress(OSError):  # not each file system has locks
+        with suppress(OSError):  # some file systems have no locks
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -124,12 +129,12 @@ def _held(target: str) -> Iterator[None]:
 
 
 def is_mounted(target: str) -> bool:
-    """Return whether a file system is mounted at `target`. Does not ask its server."""
+    """Return whether a file system is mounted at `target`. Does not contact the file system's server."""
     return any(fields[1] == target for fields in mounts(Path("/")))
 
 
 def mount_arguments(mount: Mount) -> list[str]:
-    """Return the command that mounts it; no shell reads it."""
+    """Return the command (without a shell) that mounts the file system."""
     first = "vers=4" if mount.type is MountType.NFS else "tls,iam" if mount.iam else "tls"
     return ["mount", "-t", mount.type.value, "-o", f"{first},{_OPTIONS}", mount.src, mount.target]
 
@@ -157,7 +162,7 @@ def _require_rights(mount: Mount) -> None:
 
 
 def _make_target(target: str, *, run_directory: Path) -> None:
-    """Make the folder, or check that it is one to mount at. Raises UnmountableError."""
+    """Create the target folder if it is missing, and check that it can be used. Raises UnmountableError."""
     own = os.path.realpath(run_directory)
     if f"{own}/".startswith(f"{target}/") or target.startswith(f"{own}/"):
         raise UnmountableError(f"the folder contains the run directory {own}, or is in it.")
@@ -173,7 +178,7 @@ def _make_target(target: str, *, run_directory: Path) -> None:
 
 
 def _require_unused(target: str) -> None:
-    """Raise UnmountableError if a file system is mounted there, or the folder has files."""
+    """Raise UnmountableError if a file system is mounted at `target`, or the folder is not empty."""
     if is_mounted(target):
         raise UnmountableError("another file system is mounted there.")
     try:
@@ -184,13 +189,16 @@ def _require_unused(target: str) -> None:
 
 
 def _require_folder(path: Path, *, is_target: bool) -> None:
-    """Raise UnmountableError unless it is a folder that only root can replace, with what is in it if it is above the target."""
+    """Raise UnmountableError unless `path` is a folder that no other user can replace.
+
+    If `path` is above the target, other users must not be able to replace the folders in it either.
+    """
     status = path.lstat()
     if S_ISLNK(status.st_mode) or not S_ISDIR(status.st_mode):
         what = "a link" if S_ISLNK(status.st_mode) else "not a folder"
         raise UnmountableError(f"{path} is {what}.")
     if is_target:
-        # In a folder for all, such as /tmp, its owner can replace it.
+        # In a folder that is writable for all users, such as /tmp, the target's owner can replace the target.
         replaceable, is_safe = path.parent, status.st_uid == 0 or not _is_writable(path.parent.lstat())
     else:
         is_kept = bool(status.st_mode & S_ISVTX) or not _is_writable(status)
@@ -209,7 +217,10 @@ def _is_writable(status: os.stat_result) -> bool:
 def _require_server(
     server: str, *, deadline: float, seconds: float, port: int, stopping: Callable[[], bool]
 ) -> None:
-    """Raise UnmountableError unless the server accepts a connection: the mount itself does not say in time why it hangs."""
+    """Raise UnmountableError unless the server accepts a connection.
+
+    This is checked first, because the mount itself does not report in time why it hangs.
+    """
 
     def connect() -> bool:
         with socket.create_connection((server, port), timeout=max(0.1, deadline - time.monotonic())):
@@ -239,7 +250,7 @@ def _silent(seconds: float) -> str:
 
 
 def _mount(mount: Mount, *, deadline: float, seconds: float, stopping: Callable[[], bool]) -> None:
-    # A file and not a pipe: the TLS process of mount.efs goes on, and would keep a pipe open.
+    # A file instead of a pipe, because the TLS process of mount.efs keeps running and would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
             env = {**os.environ, "LC_ALL": "C"}
@@ -259,7 +270,7 @@ def _mount(mount: Mount, *, deadline: float, seconds: float, stopping: Callable[
 
 
 def _detach(target: str) -> str | None:
-    """Unmount lazily; return why that is impossible, None if it is done."""
+    """Unmount lazily; return the error message, or None if it succeeded."""
     import ctypes  # only a job with mounts pays for it
 
     libc = ctypes.CDLL(None, use_errno=True)

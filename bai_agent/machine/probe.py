@@ -1,8 +1,8 @@
 """`environment.json`: the facts about a node's machine and software, so that runs can be compared much later.
 
 Slow questions (to the metadata service, drivers, the benchmark's Python) run on threads while data and scripts are
-pulled. When the benchmark starts, missing answers are left out: they delay a run by at most `WAIT_SECONDS`,
-and never fail it.
+pulled. Answers that are missing when the benchmark could start delay a run by at most `WAIT_SECONDS`. Then
+they are left out, and never fail the run.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 WAIT_SECONDS = 2.5
-"""Seconds to wait for answers when the benchmark could start; longer than a child process that is only asked
-then may take."""
+"""Seconds to wait for answers when the benchmark could start. Some child processes are started only then, so
+this is longer than their time limit."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at all processes during a pull."""
 _SHORTEST_LOOK_S = 0.05
-"""Shortest time between two looks that are compared (seconds). The kernel counts in hundredths: five of them are half a core."""
+"""Shortest time between two looks that are compared (seconds). The kernel counts processor time in hundredths
+of a second, so a busy core counts five of them in this time."""
 _TICK_S = 0.05
 OWN_LEVELS = 2
-"""Number of levels of tables whose keys `bai` chooses; deeper keys are names of packages."""
+"""Number of levels of tables whose keys `bai` chooses. Deeper keys are names of packages."""
 
 METADATA = {
     "image_id": "ami-id",
@@ -58,20 +59,20 @@ METADATA = {
     "availability_zone": "placement/availability-zone",
     "market": "instance-life-cycle",
 }
-"""Our name → path in the metadata service."""
+"""Paths in the metadata service, by our name of the value."""
 
 
 _ROOT = Path("/")
 
 
 class EnvironmentProbe:
-    """Asks about this machine in the background, without waiting for any answer before `finish`.
+    """Collects facts about this machine in the background. Only `finish` waits for answers.
 
-    first_look: at other processes, so early that imports and phases are between it and the last one.
+    first_look: an early look at all processes, so that imports and phases lie between it and the last look.
     """
 
     def __init__(self, job: Job, rundir: RunDir, *, node: Node, first_look: Look) -> None:
-        # If arms have their own folders, the first arm's, except for the Pythons.
+        # If arms have their own folders, only the questions to Pythons are asked for all arms.
         self._homes = workspaces(job, rundir)
         self._job, self._rundir = self._homes[0]
         self._scripts = scripts_folder(self._job, self._rundir)
@@ -82,7 +83,7 @@ class EnvironmentProbe:
         self._load_before = host_facts.load_average(_ROOT)
 
     def begin(self) -> None:
-        """Ask the questions whose answers will be the same when the benchmark starts."""
+        """Ask the questions whose answers do not change until the benchmark starts."""
         threading.Thread(target=self._look_again, name="processes", daemon=True).start()
         self._ask("instance", self._instance)
         self._ask("gpus", self._gpus)
@@ -93,7 +94,7 @@ class EnvironmentProbe:
         self._ask_pythons(installed=False)
 
     def finish(self, *, stopping: Callable[[], bool]) -> Facts:
-        """Return the answers that come within `WAIT_SECONDS`; at once if `stopping()`."""
+        """Return the answers that arrive within `WAIT_SECONDS`; do not wait any longer if `stopping()`."""
         began = time.monotonic()
         self._over.set()
         self._ask("host", self._host)
@@ -117,7 +118,7 @@ class EnvironmentProbe:
             "missing": missing,
             "warnings": warnings,
             "minor": [sentence for sentence, is_minor in own.items() if is_minor],
-            # Last, because they count from this point on.
+            # The counters are read last, because they count from this point on.
             "counters": counters(_ROOT, gpus=self._tasks["gpu_heat"].facts),
             "waited_seconds": round(time.monotonic() - began, 3),
         }
@@ -130,7 +131,7 @@ class EnvironmentProbe:
             waiting[0].join(min(_TICK_S, left))
 
     def _facts(self) -> Facts:
-        """Return the answers with their places in `environment.json`."""
+        """Return the answers as the tables of `environment.json`."""
         known = {name: task.facts or {} for name, task in self._tasks.items()}
         facts = {
             **known["host"],
@@ -161,7 +162,7 @@ class EnvironmentProbe:
         return {**found, "mounts": self._mounts()}
 
     def _mounts(self) -> Facts:
-        """Return the file systems of run directory and data; that of data only if it is another one."""
+        """Return the file systems of the run directory and of the data; only one if both are the same."""
         own = host_facts.mount_of(self._rundir.path, _ROOT)
         mounts = {"run_directory": own}
         start = working_folder(self._job, self._rundir, scripts=self._scripts)
@@ -176,14 +177,17 @@ class EnvironmentProbe:
     def _instance(self) -> Facts:
         if self._node.instance_id is None:
             return {}
-        # Imported here: its HTTP client brings as many modules as everything else.
+        # Imported here, because its HTTP client loads as many modules as everything else.
         from bai_agent.aws.imds import read_if_there
 
         found = {name: read_if_there(place, environment=os.environ) for name, place in METADATA.items()}
         return present({name: short(value or "") for name, value in found.items()})
 
     def _ask_pythons(self, *, installed: bool) -> None:
-        """Ask the benchmark's Python, and those of further arms; without `installed` only if nothing is to be installed."""
+        """Query the benchmark's Python and those of further arms.
+
+        installed: whether requirements are installed. If not, only Pythons without requirements are queried.
+        """
         for index, (job, rundir) in enumerate(self._homes):
             if installed or job.benchmark.requirements is None:
                 self._ask(_python_task(index, rundir), partial(self._python, job, rundir))
@@ -195,7 +199,7 @@ class EnvironmentProbe:
         python = software.find_python(job, env=env, cwd=cwd)
         if python is None:
             return {}
-        # A Python of this run alone is not asked again, nor is a Python of an instance.
+        # Answers are not cached for a Python of this run or of an instance, because no later run queries it.
         kept = self._node.instance_id is None and not Path(python).is_relative_to(self._rundir.path)
         cache = AnswerCache.of_user(os.environ) if kept else None
         return software.python_facts(python, env=env, user=user, cache=cache)
@@ -229,7 +233,7 @@ class EnvironmentProbe:
 
 
 class _Task(threading.Thread):
-    """A question and its answer."""
+    """Thread that answers one question."""
 
     def __init__(self, name: str, question: Callable[[], Facts]) -> None:
         super().__init__(name=f"environment-{name}", daemon=True)
@@ -279,7 +283,7 @@ _BURSTABLE = re.compile(r"t\d[a-z]*\.")
 
 
 def instance_warnings(instance: Facts) -> list[str]:
-    """Return a warning if an instance type does not keep its speed."""
+    """Return a warning if the instance type cannot sustain its full speed."""
     kind = str(instance.get("type", ""))
     if not _BURSTABLE.match(kind):
         return []
@@ -289,7 +293,7 @@ def instance_warnings(instance: Facts) -> list[str]:
 
 
 def gpu_warnings(gpus: Facts) -> list[str]:
-    """Return a sentence for each GPU setting that certainly distorts a measurement."""
+    """Return a warning for each GPU setting that certainly distorts a measurement."""
     warnings = []
     devices = list(enumerate(gpus.get("devices", ())))
     if off := [str(index) for index, device in devices if device.get("persistence") is False]:

@@ -1,7 +1,8 @@
-"""The machine of a job: its identity, and when it is ready.
+"""Identifies the machine of a job, and waits until the machine is ready.
 
-An instance answers before it is ready: drivers start, the fabric between GPUs is initialised, and the AMI's
-own services mount the local disks. A benchmark that starts earlier fails, or gives different results.
+An agent can run before its instance is ready: drivers still start, the fabric between GPUs is initialised,
+and the AMI's own services mount the local disks. A benchmark that starts too early fails, or gives different
+results.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from bai_agent.runtime.clock import CLOCK, Clock
 log = logging.getLogger(__name__)
 
 GPU_SECONDS = 300.0
-"""Seconds for the GPUs to answer: a p5's fabric takes two or three minutes."""
+"""Time limit for the GPUs to answer (seconds). The fabric of a p5 takes two or three minutes."""
 DISK_SECONDS = 60.0
-"""Seconds for the AMI to mount the local disks."""
+"""Time limit for the AMI to mount the local disks (seconds)."""
 
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
 """PCI class of display controllers, which NVSwitches and audio functions do not have."""
 _LOCAL_DISK = "Amazon EC2 NVMe Instance Storage"
 _DLAMI_DISK = "/opt/dlami/nvme"
-"""Mount point of local disks, as one volume, in the Deep Learning AMIs:
+"""Folder at which the Deep Learning AMIs mount the local disks as one volume:
 https://docs.aws.amazon.com/dlami/latest/devguide/important-changes.html
 """
 _SMI = "nvidia-smi"
@@ -40,13 +41,13 @@ _TRAINING = ("In Progress", "Not Started")
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """The machine among the machines of a job."""
+    """This machine's identity among the machines of a job."""
 
     rank: int = 0
     instance_id: str | None = None
     """Id of the EC2 instance. None on any other machine."""
     launch: int = 0
-    """Number of its launch. 0 if it was launched at the job's start."""
+    """Number of the launch that started this machine. 0 if it was launched at the job's start."""
 
 
 def wait_for_machine(stopping: Callable[[], bool], clock: Clock) -> list[str]:
@@ -65,7 +66,7 @@ def wait_for_gpus(
 ) -> list[str]:
     """Wait until every NVIDIA GPU of this machine answers and the fabric between them is up, or until `stopping()`.
 
-    Returns warnings: GPUs without a driver do not stop a benchmark that does not need them. Raises
+    Returns a warning if the GPUs have no driver, because the benchmark may not need them. Raises
     NotReadyError after `seconds`.
     """
     expected = count_gpus(root)
@@ -108,7 +109,7 @@ def wait_for_disks(
     Returns a warning if they are not mounted after `seconds`.
     """
     disks = local_disks(root)
-    # Other images leave mounting to the user.
+    # Images other than the Deep Learning AMIs leave mounting to the user.
     if not disks or not (root / "opt/dlami").is_dir():
         return []
     deadline = clock.monotonic() + seconds
@@ -144,12 +145,13 @@ def _training(smi: Sequence[str]) -> list[str]:
     try:
         return [state for state in _ask(smi, "fabric.state") if state in _TRAINING]
     except subprocess.CalledProcessError:
-        # A driver that does not know the question has no fabric.
+        # A driver that does not know this field has no fabric.
         return []
 
 
 def _ask(smi: Sequence[str], field: str) -> list[str]:
-    # Not subprocess.run: after its timeout it waits without a limit, and a hanging driver survives even SIGKILL.
+    # Not subprocess.run, which waits without a limit after its timeout: a child that hangs in the driver
+    # survives even SIGKILL.
     child = subprocess.Popen(
         [*smi, f"--query-gpu={field}", "--format=csv,noheader"],
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The software below a benchmark: the packages of its Python, Open MPI, and libraries."""
+"""Facts about the software that a benchmark uses: the packages of its Python, Open MPI, and libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bai_agent.runtime.user_cache import AnswerCache
 from bai_agent.shim.proc import RUN_MARKER
 
 CHILD_SECONDS = 2.0
-"""Seconds for a child process to answer."""
+"""Time limit for a child process to answer (seconds)."""
 _PYTHON_VARIABLES = ("PYTHON", "LD_", "HOME")
 """Prefixes of variables that choose a Python's packages."""
 _LAUNCHER_VARIABLES = ("PYENV", "PATH")
@@ -43,12 +43,11 @@ IMPORTANT = (
     "torch", "horovod", "adaptdl", "ray", "numpy", "tensorflow", "jax", "jaxlib", "mpi4py", "transformers",
     "deepspeed", "mxnet", "scipy", "triton",
 )  # fmt: skip
-"""Packages whose versions explain numbers, in addition to those that begin with `nvidia-nccl`, `nvidia-cudnn` and `nvidia-cuda-runtime`.
-"""
+"""Packages whose versions explain a benchmark's numbers, in addition to those with `_IMPORTANT_STARTS`."""
 _IMPORTANT_STARTS = ("nvidia-nccl", "nvidia-cudnn", "nvidia-cuda-runtime")
 
 _OPEN_MPI = ("opt/amazon/openmpi/bin/mpirun", "opt/amazon/openmpi5/bin/mpirun")
-"""Folder of Open MPI by AWS's EFA installer: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html"""
+"""`mpirun` of AWS's EFA installer: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html"""
 _LIBRARY_FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -66,10 +65,13 @@ _LIBRARIES = {"nccl": "libnccl.so.", "libfabric": "libfabric.so.", "cudnn": "lib
 def benchmark_environment(
     job: Job, rundir: RunDir, *, scripts: Path | None
 ) -> tuple[dict[str, str], User | None]:
-    """Return the benchmark's environment without secrets, for questions to its programs, and its user. Raises SetupError."""
+    """Return the environment in which the benchmark's programs are queried, and the benchmark's user.
+
+    The environment is the benchmark's without its secrets. Raises SetupError.
+    """
     user = find_user(job.benchmark.user)
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
-    # It is not a process of the benchmark, and its output must not be changed.
+    # The queried program is not a process of the benchmark, and its output must not be changed.
     for name in (RUN_MARKER, "BAI_BUFFERING", "BENCHMARK_AI", "LD_PRELOAD"):
         env.pop(name, None)
     path = [each for each in env.pop("PYTHONPATH", "").split(":") if each and each != str(STARTUP)]
@@ -79,8 +81,9 @@ def benchmark_environment(
 
 
 def find_python(job: Job, *, env: Mapping[str, str], cwd: Path) -> str | None:
-    """Return the benchmark's Python: the first one that its command or its script's first line names, else the `python3`
-    on its PATH; None if there is none, or if it is in a container's image.
+    """Return the benchmark's Python; None if there is none, or if it is in a container's image.
+
+    It is the first Python that the script's first line (or the command) names, else `python3` on the PATH.
     """
     if job.benchmark.container is not None:
         return None
@@ -99,7 +102,7 @@ def python_facts(
     python: str, *, env: Mapping[str, str], user: User | None, cache: AnswerCache | None = None
 ) -> Facts:
     """Return version and distributions of a Python. Raises NoAnswerError."""
-    # Not for another user: root must not open files that this user can replace.
+    # The cache is not used for another user, because root must not open files that this user can replace.
     launcher = None if cache is None or user is not None else _launcher_files(python)
     if cache is None or launcher is None:
         return _ask_python(python, env=env, user=user)[0]
@@ -119,8 +122,8 @@ def python_facts(
 def _launcher_files(python: str) -> list[str] | None:
     """Return the files that choose a wrapper script's Python; None if unknown.
 
-    Those of pyenv are known: https://github.com/pyenv/pyenv#understanding-python-version-selection (programs are
-    asked in "/").
+    Only the files of pyenv are known: https://github.com/pyenv/pyenv#understanding-python-version-selection
+    (programs are queried in the folder "/").
     """
     text = read_text(Path(python), 4096)
     if not text.startswith("#!"):
@@ -156,7 +159,7 @@ def _ask_python(python: str, *, env: Mapping[str, str], user: User | None) -> tu
 
 
 def open_mpi(*, env: Mapping[str, str], user: User | None, root: Path = Path("/")) -> Facts:
-    """Return version and path of the `mpirun` that the benchmark finds, else of AWS's; {} if there is none.
+    """Return version and path of the benchmark's `mpirun`, else of AWS's `mpirun`; {} if there is none.
 
     Raises NoAnswerError.
     """
@@ -177,7 +180,7 @@ def cloud_init_version(*, env: Mapping[str, str]) -> str:
     if found is None:
         return ""
     said = ""
-    # The program itself first loads all of cloud-init: a third of a second, just before a benchmark.
+    # The program first loads all of cloud-init, which takes a third of a second just before a benchmark.
     interpreter = read_text(Path(found), 256).partition("\n")[0]
     if interpreter.startswith("#!") and "python" in interpreter:
         with suppress(NoAnswerError):

@@ -12,7 +12,7 @@ from bai_agent.machine.host_facts import Facts, present, read_text, whole
 _STAT_BYTES = 4096
 _STEAL_SHARE = 0.05
 _STEAL_SECONDS = 2.0
-"""Smallest share that a benchmark's numbers show."""
+"""Smallest steal time (share and seconds) that is reported. Less does not show in a benchmark's numbers."""
 _TICKS = 100
 """Ticks per second in /proc/stat: proc_stat(5), USER_HZ."""
 _LIMIT_SHARE = 0.02
@@ -20,15 +20,15 @@ _MOST_PROCESSORS = 1024
 
 
 def counters(root: Path, *, gpus: Mapping[str, Any] | None = None) -> Facts:
-    """Return the counters of slowed processors, and the limit of their frequency.
+    """Return the counters of slowed processors and GPUs, and the limit of the processors' frequency.
 
-    gpus: how long (ns) each was slowed down by heat.
+    gpus: how long (ns) heat slowed down each GPU.
     """
     return present({"heat": _heat(root), **_ticks(root), "max_khz": _max_khz(root), "gpu_heat_ns": gpus})
 
 
 def throttling_warnings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each thing that slowed the machine down between two `counters`."""
+    """Return a warning for each cause that slowed the machine down between two calls of `counters`."""
     warnings = []
     if (events := _increase(before, after, "heat")) > 0:
         warnings.append(
@@ -56,7 +56,7 @@ def throttling_warnings(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _heat(root: Path) -> int | None:
-    """Return how often processors and packages were slowed down by heat since boot; None if it is not counted."""
+    """Return how often heat slowed down cores and packages since boot; None if this is not counted."""
     total = None
     folder = root / "sys/devices/system/cpu"
     for number in range(_MOST_PROCESSORS):
@@ -93,7 +93,7 @@ def _max_khz(root: Path) -> int | None:
 
 
 def _increase(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
-    """Return the increase of a counter; 0 if it is not known, or was reset."""
+    """Return the increase of a counter; 0 if the counter is unknown or was reset."""
     first, last = before.get(name), after.get(name)
     return max(0, last - first) if _is_count(first) and _is_count(last) else 0
 
