@@ -1,10 +1,11 @@
 """Runs a benchmark's container for the shim: `python -I -S container_run.py FOLDER PODMAN ARGUMENT...`.
 
-The engine is its child, and the engine's monitor with all processes of the container become its children, so that nothing is
-left when it has ended. It makes the container look like a plain command: the processes have the cgroup in which this process
-counts memory, SIGTERM reaches each of them, and it ends with the container's code or by the signal that ended the container.
+The engine is a child of this program. The engine's monitor becomes its child too, so this program can signal
+all processes of the container and wait for their end. To the shim, the container looks like a command: the
+container's processes are in the cgroup that counts this program's memory, and SIGTERM reaches each of them.
+This program exits with the container's code, or by the signal that terminated the container.
 
-Standard library only, as the shim.
+Standard library only, like the shim.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from bai_agent.shim.proc import Process, all_processes, descendants, send_signal
 from bai_agent.shim.spawn import REPORT, adopt_orphans, report
 
 PIDFILE, CIDFILE = "container.pid", "container.id"
-"""Files in FOLDER to which podman writes the first process and the id of the container."""
+"""Files in FOLDER to which podman writes the pid of the container's first process and the container's id."""
 _ENGINE_FAILED = (125, 126, 127)
-"""Codes of podman if the container did not start; those of a program in it, too."""
+"""Exit codes of podman if the container did not start. A program in the container may have the same codes."""
 _SIGNAL = 128
-"""A code above is that of a process which was ended by a signal."""
+"""Exit codes above this number mean that the process was terminated by a signal."""
 _TICK_S = 0.02
 _CALM_S = 0.5
-"""Longest wait for a signal once nothing is to be done for the container (seconds)."""
+"""Longest wait for a signal while the container needs nothing from this program (seconds)."""
 _SETTLE_S = 2.0
-"""Seconds in which the engine may put processes of a container that starts into a cgroup of its own."""
+"""Seconds after the start in which the engine may move the container's processes into its own cgroup."""
 _REMOVAL_S = 15.0
-"""Seconds for the engine's monitor to remove the container and to end."""
+"""Seconds for the engine's monitor to remove the container and to exit."""
 _HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -52,14 +53,14 @@ class ContainerRun:
         self._engine = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            # It would pass on a signal to the first process alone, and would not wait for the others.
+            # The engine would pass a signal only to the first process, and would not wait for the others.
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
         )
         self._begun = 0.0
-        """Time when the container's first process was seen (monotonic clock). 0 before."""
+        """Time at which the container's first process was seen (monotonic clock). 0 before that."""
         self._monitors: set[int] = set()
-        """Process ids of our children other than the engine when the container began: the engine's monitor."""
+        """Process ids of our children, except the engine, when the container began: the engine's monitor."""
         self._is_told = False
         self._to_tell = False
 
@@ -69,7 +70,7 @@ class ContainerRun:
         return os.path.exists(self._pidfile)
 
     def wait(self) -> int:
-        """Wait for the container's end; return the engine's status: a code, or a negative signal."""
+        """Wait for the container's end; return the engine's exit code, or minus the number of its signal."""
         status: int | None = None
         while status is None:
             self._look()
@@ -78,7 +79,7 @@ class ContainerRun:
                 self._to_tell = True
             status = self._reap()
         limit = time.monotonic() + (_REMOVAL_S if status >= 0 else 0.0)
-        # Processes that the container has left behind are the shim's to end.
+        # The shim ends the processes that the container has left behind.
         monitors = self._monitors or self._children(all_processes())
         while self._reap() != _CHILDLESS and time.monotonic() < limit:
             if not monitors & self._children(all_processes()):
@@ -88,12 +89,12 @@ class ContainerRun:
 
     @property
     def _is_calm(self) -> bool:
-        """Whether the container has settled and no order to end is to be passed on: its processes are not looked at."""
+        """Whether the container has settled and no order to end is pending, so that no process is checked."""
         has_settled = self._begun > 0 and time.monotonic() > self._begun + _SETTLE_S
         return has_settled and self._to_tell == self._is_told
 
     def _look(self) -> None:
-        """Put new processes into our cgroup, and pass on the order to end, once there are processes."""
+        """Move new processes into our cgroup. Pass on an order to end once the container has processes."""
         if self._is_calm:
             return
         contained = self._contained()
@@ -107,7 +108,7 @@ class ContainerRun:
                     send_signal(process, number)
 
     def _contained(self) -> list[Process]:
-        """Return the processes of the container: all that the monitor, our other child, is an ancestor of."""
+        """Return the processes of the container: the descendants of the monitor, which is our other child."""
         processes = all_processes()
         if not self._begun:
             self._monitors = self._children(processes)
@@ -132,11 +133,11 @@ class ContainerRun:
 
 
 _CHILDLESS = -1000
-"""No signal has this number."""
+"""Means that no children are left. No signal has this number."""
 
 
 def _take_into_own_group(contained: list[Process]) -> None:
-    """Let memory and out-of-memory kills of the container count as the benchmark's, and the limits of our cgroup hold for it."""
+    """Move the container's processes into our cgroup, so that its limits and counters cover them."""
     found = own_memory_group()
     if found is None:
         return
@@ -146,12 +147,12 @@ def _take_into_own_group(contained: list[Process]) -> None:
         try:
             with open(f"{found[0]}/cgroup.procs", "w", encoding="ascii") as file:
                 file.write(str(process.pid))
-        except OSError:  # it has ended, or only root may do that
+        except OSError:  # the process has ended, or only root may move it
             continue
 
 
 def main() -> None:
-    """Run the container of the command line, and end as it has ended."""
+    """Run the container of the command line, and exit with the container's code or by its signal."""
     to_shim = int(os.environ.pop(REPORT, "-1"))
     if to_shim >= 0:
         os.set_inheritable(to_shim, False)
@@ -163,7 +164,7 @@ def main() -> None:
         report(to_shim, errno.ENOEXEC, message, not_found=status == _ENGINE_FAILED[-1])
     number = -status if status < 0 else status - _SIGNAL
     if number in set(map(int, signal.valid_signals())):
-        # A core of this process would hide that of the benchmark.
+        # A core dump of this process would hide the benchmark's core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)

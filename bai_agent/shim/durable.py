@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LOCK_WAIT_S = 2.0
-"""Seconds to wait for the lock, which a process that only asks whether it is held holds for a moment."""
+"""Seconds to wait for the lock, because a process that only checks whether it is held takes it briefly."""
 _RESERVED = 8192
 _FULL_WAIT_S = 5.0
 """Seconds to wait for space on a full disk, while the agent frees its reserve."""
@@ -76,7 +76,7 @@ class LineFile:
 
 
 class ReservedFile:
-    """A file that is written at the end and whose space is reserved now, since the benchmark may fill the disk."""
+    """A file that is written at the end, with space reserved now because the benchmark may fill the disk."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -19,19 +19,25 @@ from bai_agent.shim.spawn import USAGE, Spawned
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
 _READ_SIZE = 256 * 1024
 _PIPE_SIZES = (16 * 1024 * 1024, 1024 * 1024, 256 * 1024)
-"""Bytes. The first needs CAP_SYS_RESOURCE; the second is the default of /proc/sys/fs/pipe-max-size, which any user may have."""
+"""Sizes to try, in this order (bytes). The first size needs CAP_SYS_RESOURCE. The second is the default of
+/proc/sys/fs/pipe-max-size, which every user may have.
+"""
 
 
 class Fifo:
     """The FIFO that `emit()` writes to, copied into a file.
 
-    It is open for reading *and* writing, so that no writer ever waits for a reader or gets EPIPE. It is as large as the kernel
-    allows, so that lines of several writers do not mix: POSIX guarantees it up to PIPE_BUF (4096) bytes, and the kernel keeps the
-    pipe locked for a longer line while the pipe has room for it.
+    The FIFO is open for reading *and* writing, so that no writer ever waits for a reader or gets EPIPE. The
+    FIFO is as large as the kernel allows, so that lines of several writers do not mix. POSIX guarantees this
+    only up to PIPE_BUF (4096) bytes, but the kernel keeps the pipe locked for a longer line while the pipe
+    has room for it.
     """
 
     def __init__(self, path: str, copy: str, *, owner: tuple[int, int] | None) -> None:
-        """Make the FIFO `path`, writable by `owner` (uid, gid), whose content goes to the file `copy`. Raises OSError."""
+        """Make the FIFO `path`, to which `owner` (uid, gid) can write. Raises OSError.
+
+        copy: file to which the content of the FIFO is appended.
+        """
         try:
             os.mkfifo(path, 0o600)
         except FileExistsError:
@@ -54,17 +60,22 @@ class Fifo:
 
     @property
     def stuck(self) -> int:
-        """Bytes that were read and could not be written because the disk is full. The rest waits in the FIFO."""
+        """Number of bytes that were read, but cannot be written because the disk is full.
+
+        Later bytes stay in the FIFO.
+        """
         return len(self._pending)
 
     @property
     def emitted(self) -> int:
-        """Size (bytes) that the copy has when it has caught up."""
+        """Size (bytes) that the copy will have when it contains all bytes emitted so far."""
         return os.fstat(self._copy).st_size + len(self._pending) + self._waiting()
 
     def copy(self) -> bool:
-        """Copy the content of the FIFO once; return whether there was any. Bytes that do not fit on the disk
-        are kept."""
+        """Copy the content of the FIFO once; return False if it was empty or the disk is full.
+
+        Bytes that do not fit on the disk are kept for the next call.
+        """
         if not self._pending:
             try:
                 self._pending = memoryview(os.read(self.descriptor, _READ_SIZE))
@@ -74,17 +85,18 @@ class Fifo:
             try:
                 written = os.write(self._copy, self._pending)
             except OSError:
-                # No space, a quota, a read-only file system: the benchmark continues in any case.
+                # The file system may be full or read-only, or a quota is used up. The benchmark continues
+                # anyway.
                 return False
             self._pending = self._pending[written:]
         return True
 
     def close(self) -> int:
-        """Remove the FIFO, since a later writer would wait for ever; return the number of lost bytes."""
+        """Remove the FIFO, because a later writer would wait for ever; return the number of lost bytes."""
         waiting = self._waiting()
         try:
             os.unlink(self._path)
-        except OSError:  # the benchmark did
+        except OSError:  # the benchmark has removed it
             pass
         return len(self._pending) + waiting
 
@@ -92,7 +104,7 @@ class Fifo:
         return int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-TYPE_CHECKING = False  # typing's own would bring typing, a tenth of the shim's memory
+TYPE_CHECKING = False  # importing typing would be a tenth of the shim's memory
 if TYPE_CHECKING:
     from typing import Any
 
@@ -105,7 +117,7 @@ class Loop:
         self._output = output
         self._forget()
         self.helper = 0
-        """Process id of a child that is not the benchmark's; 0 if there is none."""
+        """Process id of a child that does not belong to the benchmark, such as py-spy. 0 if there is none."""
         self.signal: int | None = None
         """First signal that asked the shim to end."""
         self.signalled = 0.0
@@ -120,7 +132,7 @@ class Loop:
         self._child_ended = 0.0
         """Time of the last SIGCHLD (monotonic clock)."""
         self.output_bytes: int | None = None
-        """Size of the output (bytes) when the benchmark ended; later output is from processes that it left behind."""
+        """Size of the output (bytes) when the benchmark ended. Later output is from processes left behind."""
         self.emit_bytes: int | None = None
         """Size of the emitted bytes when the benchmark ended."""
         self.exec_error: dict[str, Any] | None = None
@@ -159,15 +171,15 @@ class Loop:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                # Exact: every descendant has a living ancestor among our children, or is one of them itself.
+                # This is exact: every descendant is our child, or has a living ancestor among our children.
                 self.childless = True
                 return
             if ended is None:
                 return
             if self._benchmark is not None and ended.si_pid == self._benchmark.pid:
-                # SIGCHLD came earlier than this call.
+                # SIGCHLD arrived before this call, so its time is closer to the end.
                 self.ended = self._child_ended or time.monotonic()
-                # Before the process leaves /proc: output of a process that waits for that comes after the end.
+                # This must precede wait4: another process may print as soon as this one has left /proc.
                 self.note_sizes()
                 _, self.status, self.usage = os.wait4(ended.si_pid, 0)
                 self.before, self.exec_error = _read_report(self._benchmark.errors)

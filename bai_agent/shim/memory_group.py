@@ -1,7 +1,8 @@
-"""A memory cgroup of the benchmark below the shim's, in which the kernel counts memory and out-of-memory kills.
+"""Makes a cgroup for the benchmark, in which the kernel counts memory and out-of-memory kills.
 
-If the kernel or the rights allow none, the benchmark runs without it. In cgroup v2 a group with processes of its own cannot
-delegate controllers, except the root: https://docs.kernel.org/admin-guide/cgroup-v2.html#no-internal-process-constraint
+The new cgroup is below the shim's. If the kernel or our rights do not allow it, the benchmark runs without
+one. In cgroup v2 a group with its own processes cannot delegate controllers, unless it is the root group:
+https://docs.kernel.org/admin-guide/cgroup-v2.html#no-internal-process-constraint
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MEMORY_MOUNTS = {1: "cgroup .*[ ,]memory(,|$)", 2: "cgroup2 "}
 
 
 class MemoryGroup:
-    """The group of one shim's benchmark; `remove` deletes it once all of its processes have ended."""
+    """The cgroup of one shim's benchmark. `remove` deletes it once all processes in it have ended."""
 
     def __init__(self, folder: str, version: int) -> None:
         """Create the group. Raises OSError."""
@@ -48,7 +49,7 @@ class MemoryGroup:
 
 
 def make_memory_group() -> MemoryGroup | None:
-    """Create a group for the benchmark of this process; None if the kernel or the rights allow none."""
+    """Create a group for this process's benchmark; None if the kernel or our rights do not allow it."""
     parent, version = own_memory_group() or ("", 0)
     me = read_process(os.getpid())
     if me is None or version == 0 or (version == 2 and not _hands_down(parent)):
@@ -61,7 +62,7 @@ def make_memory_group() -> MemoryGroup | None:
 
 
 def remove_abandoned_groups() -> None:
-    """Delete the groups that killed shims left below this process's group. The kernel keeps groups that have processes."""
+    """Delete the groups that killed shims left below this process's group, except groups with processes."""
     if (found := own_memory_group()) is not None:
         _remove_abandoned(found[0])
 
@@ -79,14 +80,14 @@ def own_memory_group(proc: str = "/proc/self") -> tuple[str, int] | None:
         for root, point in _cgroup_mounts(mounts, version):
             inside = group[len(root) :] if root != "/" and group.startswith(root) else group
             folder = os.path.normpath(f"{point}/{inside}")
-            # The root group of version 2 has no counters itself, and may delegate them.
+            # The root group of version 2 has no counters, but groups below it may have them.
             if os.path.exists(kills_file(folder, version)) or (version == 2 and _hands_down(folder)):
                 return folder, version
     return None
 
 
 def _lines(path: str) -> list[str]:
-    # Names of folders and mount points are bytes in any encoding.
+    # Names of folders and mount points may have any encoding.
     with open(path, "rb") as file:
         return [os.fsdecode(line.rstrip(b"\n")) for line in file]
 
@@ -143,7 +144,7 @@ SHELL_KILLED = 128 + KILLED
 
 
 class OomWatch:
-    """Detects out-of-memory kills by comparing the counters with those at its start."""
+    """Detects out-of-memory kills by comparing counters with their values at its own start."""
 
     def __init__(self, benchmark_group: str | None = None) -> None:
         """benchmark_group: the `kills_file` of the benchmark's cgroup, if it has one."""
@@ -155,9 +156,9 @@ class OomWatch:
     def struck(self, *, code: int | None, signal: int | None) -> bool:
         """Return whether the kernel killed a process of the benchmark, which ended with this code or signal.
 
-        A kill that the cgroup of the shim or of the benchmark has counted is one of the benchmark. The
-        machine's counter includes other programs: it counts only after a SIGKILL (of the benchmark, or
-        reported by its shell), or after any failure if there is no cgroup counter.
+        A kill counted by the cgroup of the shim or of the benchmark is a kill of the benchmark. The machine's
+        counter includes other programs. So it is used only after a SIGKILL (of the benchmark, or reported by
+        its shell), or after any failure if there is no cgroup counter.
         """
         if code is None and signal is None:
             return False

@@ -1,4 +1,4 @@
-"""Processes by /proc. Imports little, since the shim stays in memory."""
+"""Reads processes from /proc. Imports little, because the shim stays in memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUN_MARKER = "BAI_RUN_DIR"
-"""Variable by which processes of a benchmark that keep its environment are recognised as processes of a run."""
+"""Environment variable by which processes that keep the benchmark's environment are assigned to its run."""
 _MOST_PYTHONS = 8
-"""Most Python processes to look for: the ranks of one node, not every data loader."""
+"""Maximum number of Python processes to return: enough for a node's ranks, but not for all data loaders."""
 
 
 class Process:
@@ -92,7 +92,7 @@ def send_signal(process: Process, number: int) -> bool:
         return False
     except (
         OSError
-    ):  # A kernel or a sandbox without pidfd_open: the check below leaves a window of microseconds.
+    ):  # The kernel or a sandbox lacks pidfd_open, so the check below leaves a window of microseconds.
         descriptor = -1
     try:
         now = read_process(process.pid)
@@ -111,10 +111,10 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def own_usage() -> dict[str, Any]:
-    """Return the resources used by this process without its children: `cpu_seconds` (user and system) and `peak_memory_bytes`.
+    """Return `cpu_seconds` (user and system) and `peak_memory_bytes` of this process without its children.
 
-    The latter is None if the kernel does not report it. The maximum of getrusage(2) survives an exec, so that a small
-    child of a large parent would look large.
+    `peak_memory_bytes` is None if the kernel does not report it. The maximum of getrusage(2) is not used,
+    because it survives an exec: a small child of a large parent would look large.
     """
     peak = None
     try:
@@ -122,7 +122,7 @@ def own_usage() -> dict[str, Any]:
             for line in file:
                 if line.startswith(b"VmHWM:"):
                     peak = int(line.split()[1]) * 1024
-    except OSError:  # It may have been unmounted; the caller's next write matters more.
+    except OSError:  # /proc may have been unmounted. The caller's next write matters more.
         pass
     return {"cpu_seconds": round(time.process_time(), 3), "peak_memory_bytes": peak}
 
@@ -140,9 +140,9 @@ def python_processes(ancestor: int) -> list[int]:
 
 
 def runs_python(shim: int) -> bool:
-    """Return whether a Python is among the processes of the benchmark with this shim."""
+    """Return whether the benchmark of this shim has a Python process. shim: the shim's pid."""
     own = _command_line(shim)
-    # Between its fork and its exec the benchmark looks like the shim.
+    # The benchmark looks like the shim between its fork and its exec.
     return any(_command_line(pid) != own for pid in python_processes(shim))
 
 
@@ -150,12 +150,12 @@ def _command_line(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read()
-    except OSError:  # gone
+    except OSError:  # the process has ended
         return b""
 
 
 def _runs_python(pid: int) -> bool:
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
-    except OSError:  # it has ended, or belongs to another user
+    except OSError:  # the process has ended, or belongs to another user
         return False

@@ -1,7 +1,8 @@
-"""The runs of a `[repeat]` job, one after the other, in the shim's process. Standard library only.
+"""Starts the runs of a `[repeat]` job one after the other, in the shim's process. Standard library only.
 
-`repeats.jsonl` gets a line before each run's first instruction and one after its last process has ended, so that
-readers can assign output to runs. No run is ever started twice: a shim that dies is not replaced.
+`repeats.jsonl` gets a line before each run's first instruction and a line after the run's last process has
+ended, so that readers can assign output to runs. No run is ever started twice, because a shim that dies is
+not replaced.
 """
 
 from __future__ import annotations
@@ -56,21 +57,21 @@ _SUMS = (
 
 
 class RepeatRunner:
-    """The runs of the order's `repeat`."""
+    """Does the runs of the order's `repeat`."""
 
     def __init__(self, shim: Commands, order: dict[str, Any], *, none: dict[str, Any]) -> None:
-        """none: the end, with the keys of exit.json, if nothing runs."""
+        """none: result that is returned if nothing runs, with the keys of exit.json."""
         self._shim = shim
         self._order, self._none = order, none
         self._repeat: dict[str, Any] = order["repeat"]
         self._lines = LineFile(order["files"]["repeats"])
         self._ends: list[dict[str, Any]] = []
-        """Exit of each command."""
+        """Result of each run, and of each preparation or clean-up that failed."""
         self._failed: dict[str, Any] | None = None
-        """Exit of the first command that failed. None if none has."""
+        """Result of the first command that failed. None if no command has failed."""
 
     def run(self) -> dict[str, Any]:
-        """Run the series; return its end with the keys of exit.json."""
+        """Run the series; return its result with the keys of exit.json."""
         begun = time.monotonic()
         for number, repeat in enumerate(self._plan()):
             if self._shim.asked_to_stop() or self._is_over(number, repeat, begun):
@@ -135,7 +136,7 @@ class RepeatRunner:
         return f"{'at most ' if bound else ''}{self._repeat['runs']}"
 
     def _around(self, step: str, place: dict[str, Any], runs: dict[str, Any], what: str) -> bool:
-        """Run the commands before or after a run (`runs` selects which); return whether all succeeded."""
+        """Run the preparation or clean-up (`step`) of a run; return whether the series may continue."""
         if not self._shim.is_clear and self._ends:
             self._shim.say(f"no further run is started: processes of {what} cannot be ended")
             return False
@@ -157,7 +158,7 @@ class RepeatRunner:
             self._failed = ended
 
     def _is_over(self, number: int, repeat: int | None, begun: float) -> bool:
-        """Return whether all runs have been started before this one."""
+        """Return whether the series ends before this run."""
         if self._repeat["runs_together"]:
             return number > 0 and not self._begins(number, repeat)
         arms = max(1, len(self._repeat["arms"]))
@@ -179,7 +180,7 @@ class RepeatRunner:
         return False
 
     def _is_enough(self, repeat: int | None) -> bool:
-        """Wait for the agent's decision whether there are enough runs, if the job lets it decide."""
+        """Return whether there are enough runs. Waits for the agent's decision, if the job lets it decide."""
         first = self._repeat["decided_after"]
         if first is None or repeat is None or repeat < first:
             return False
@@ -199,7 +200,7 @@ class RepeatRunner:
         return word if isinstance(word, dict) else {}
 
     def _total(self, *, wall: float) -> dict[str, Any]:
-        """Return the first failure, else the last end, with the resources of all runs."""
+        """Return the first failed result, else the last result, with the resources of all runs."""
         if not self._ends:
             # Stopped before the first run finished: report that it never ran.
             never_ran = {"output_bytes": 0, "emit_bytes": 0, "wall_seconds": round(wall, 6)}

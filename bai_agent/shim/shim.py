@@ -1,15 +1,17 @@
-"""The benchmark's parent: starts it once, waits for it, ends its remaining processes, and writes how it ended.
+"""The benchmark's parent: starts it once, waits for it, ends its remaining processes, and records its end.
 
-If the order has several runs, `run_series.py` gives the next command; each is started, watched and ended in the same
-way.
+If the order has several runs, `run_series.py` chooses the next command. Each command is started, watched and
+ended in the same way.
 
-It runs as a plain file, `python -I -S shim.py DIR` (DIR is for readers of `ps`), with the whole order as JSON on its
-stdin, so that no secret in the benchmark's environment touches the disk. `bai_agent.benchmark.start.Order` is the
-other side of the order, and `docs/run-directory.md` describes the files. All imports stay in memory as long as the
-benchmark runs: standard library only, and little of it.
+The shim runs as a plain file, `python -I -S shim.py DIR` (DIR is for readers of `ps`). It reads the whole
+order as JSON from stdin, so that no secret in the benchmark's environment is written to the disk.
+`bai_agent.benchmark.start.Order` writes the order, and `docs/run-directory.md` describes the files. All
+imports stay in memory as long as the benchmark runs, so the shim imports only a small part of the standard
+library.
 
-Errors before the benchmark runs are printed to stderr, with exit code 1. Code 2: the order was incomplete (its writer
-was killed). Code 3: another shim holds this directory. Code 4: the benchmark was started before.
+Errors before the benchmark runs are printed to stderr, with exit code 1. The exit code is 2 if the order was
+incomplete (its writer was killed), 3 if another shim holds this directory, and 4 if the benchmark was started
+before.
 """
 
 from __future__ import annotations
@@ -54,21 +56,21 @@ _TICK_S = 0.2
 _WORD_TICK_S = 0.005
 """Seconds between two looks for the agent's decision, between two runs."""
 _SETTLE_S = 0.5
-"""Seconds for processes that are about to end after the benchmark."""
+"""Seconds in which processes may end by themselves after the benchmark."""
 _FILTER_GRACE_S = 5.0
-"""Seconds that a filter has to pass on the benchmark's output after the benchmark's end."""
+"""Seconds in which a filter may pass on the benchmark's output after the benchmark's end."""
 _LEFT_BEHIND_GRACE_S = 5.0
 _SHUTDOWN_GRACE_S = 5.0
-"""Seconds from SIGTERM to SIGKILL if the shim is told to end: the machine goes down."""
+"""Seconds from SIGTERM to SIGKILL if the shim gets a signal to end, because the machine goes down."""
 _SAME_SIGNAL_S = 0.5
 """Seconds within which a SIGTERM to the shim and one to the benchmark count as one."""
 _KILL_LIMIT_S = 10.0
-"""Seconds after which processes that survive SIGKILL (in uninterruptible sleep) are given up."""
+"""Seconds to wait for processes that survive SIGKILL (in uninterruptible sleep)."""
 _DISK_FULL_LIMIT_S = 5.0
 
 
 _QUEUE = 128
-"""Connections that are not accepted. Further connections are not refused, but get no answer."""
+"""Maximum number of waiting connections. Further connections are not refused, but get no answer."""
 _MOST_NAMES = 10
 _HIDDEN = "(hidden)"
 """Replaces the name of a process that hidepid hides."""
@@ -103,8 +105,8 @@ class Shim:
     def run(self) -> None:
         """Run the benchmark, and write exit.json once all of its processes have ended. Raises OSError before it runs."""
         adopt_orphans()
-        # A short time slice, since the benchmark's end is the time at which we see it: milliseconds late on a busy
-        # machine.
+        # The benchmark's end is the time at which we see it. With a short time slice, we see it without a
+        # delay of milliseconds on a busy machine.
         set_time_slice(SHORT_SLICE_NS)
         self._exit_file = ReservedFile(self._files["exit"])
         self._output = os.open(
@@ -147,10 +149,10 @@ class Shim:
         cwd: str | None = None,
         begin: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Run a command until all of its processes have ended; return its end with the keys of exit.json.
+        """Run a command until all of its processes have ended; return its result with the keys of exit.json.
 
-        cwd: its folder, if not the order's. begin: called with its pid and start time, before its first instruction.
-        Raises OSError if it did not run.
+        cwd: folder of the command, if it is not the order's. begin: function that is called with the
+        command's pid and start time, before its first instruction. Raises OSError if the command did not run.
         """
         self._left_behind = {}
         self._oom = None
@@ -165,24 +167,24 @@ class Shim:
         self._heed_shutdown()
         self._end_what_is_left()
         if self._loop.before is not None:
-            # From the command's first instruction, if it was reached.
+            # The time counts from the command's first instruction, if that was reached.
             started = max(started, self._loop.before[-1])
         return self._ended(wall=self._loop.ended - started)
 
     def asked_to_stop(self) -> bool:
-        """Return whether nothing more may be started."""
+        """Return whether an end was requested, so that nothing more may be started."""
         self._looked = 0.0
         self._stop = self._stop or self._asked_to_stop()
         return self._stop is not None
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason to end the benchmark. None if there is none, or only a signal."""
+        """Reason to end the benchmark. None if no end was requested, or only by a signal."""
         return self._stop.reason if self._stop else None
 
     @property
     def stop_signal(self) -> int | None:
-        """Signal that asks to end the benchmark."""
+        """Signal that requested the end of the benchmark. None if no signal did."""
         return self._loop.signal if self._stop and self._stop.reason is None else None
 
     @property
@@ -191,8 +193,7 @@ class Shim:
         return self._loop.childless
 
     def wait(self) -> None:
-        """Wait for a moment, between two runs. The wait is short, because a person may wait for the next
-        run."""
+        """Wait for a moment between two runs. The wait is short, because it may delay the next run."""
         self._loop.pump(_WORD_TICK_S)
 
     def sizes(self) -> tuple[int, int]:
@@ -227,7 +228,7 @@ class Shim:
         started = time.monotonic()
         child.go()
         if first:
-            # The agent waits for the end of this pipe. From here on our messages go into the log.
+            # The agent waits until this pipe is closed. From here on our messages go into the log.
             os.dup2(self._output, 1)
             os.dup2(self._output, 2)
         return started
@@ -274,7 +275,7 @@ class Shim:
                 stacks=bool(asked.get("stacks")),
             )
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            # Usually absent. We write it atomically; a file that a person writes may be incomplete for a moment.
+            # The file is usually absent. We write it atomically, but a user may still be writing it.
             return None
 
     def _end(self, stop: Stop) -> None:
@@ -290,13 +291,14 @@ class Shim:
             os.killpg(self._pid, signal.SIGTERM)
             os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not react
         except PermissionError:
-            # A set-user-id program: SIGKILL cannot reach it either.
+            # The benchmark is a set-user-id program, so SIGKILL cannot reach it either.
             self.say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
         self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK_S)
 
     def _heed_shutdown(self) -> None:
-        """Return whether SIGTERM reached the benchmark and the shim together, as when a machine goes down: not a failure
-        of the benchmark.
+        """Record a stop if signals reached the shim and the benchmark together, as when a machine goes down.
+
+        The benchmark has not failed then.
         """
         if self._stop is not None or not self._loop.status:
             return
@@ -308,7 +310,7 @@ class Shim:
             self._deadline = time.monotonic() + self._stop.grace_s
 
     def _limit(self) -> float:
-        """End of the grace period; earlier if the shim is told to end meanwhile."""
+        """Return the end of the grace period, which is earlier if the shim gets a signal to end meanwhile."""
         if self._loop.signal is not None:
             return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE_S)
         return self._deadline
@@ -317,7 +319,7 @@ class Shim:
         settled = time.monotonic() + _SETTLE_S
         if self._stop is not None:
             settled = min(settled, self._limit())
-        # A process that was just forked still has its pipe at another descriptor.
+        # A filter that was just forked may not have its pipe as stdin yet.
         while not (filters := self._filters()) and not self._loop.childless and time.monotonic() < settled:
             self._loop.pump(0.02)
         if filters:
@@ -331,7 +333,7 @@ class Shim:
             # No process was left behind: all output is the benchmark's.
             self._loop.note_sizes()
         for process in self._living():
-            # The group has had SIGTERM if the benchmark was stopped.
+            # If the benchmark was stopped, its group has already received SIGTERM.
             if self._stop is None or (process.group != self._pid and process.pid != self._pid):
                 self._left_behind[process.identity] = process.name
                 send_signal(process, signal.SIGTERM)
@@ -359,7 +361,7 @@ class Shim:
         return [process for process in self._living() if _reads_pipe(process.pid)]
 
     def _wait_for(self, filters: list[Process]) -> None:
-        """Let `| tee` or `> >(tee log)` pass on what was printed before the benchmark's end."""
+        """Let `| tee` or `> >(tee log)` pass on the output that was printed before the benchmark's end."""
         if self._stop is None:
             limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE_S)
         else:
@@ -385,7 +387,7 @@ class Shim:
             pass
 
     def drain(self) -> bool:
-        """Empty the FIFO once nothing writes to it; return False if the disk is full."""
+        """Copy the rest of the FIFO when nothing writes to it any more; return False if the disk is full."""
         given_up = time.monotonic() + _DISK_FULL_LIMIT_S
         while self._fifo.copy() or (self._fifo.stuck and time.monotonic() < given_up):
             if self._fifo.stuck:
@@ -393,7 +395,7 @@ class Shim:
         return not self._fifo.stuck
 
     def _ended(self, *, wall: float) -> dict[str, Any]:
-        """Return the end of the last command, with the keys of exit.json."""
+        """Return the result of the last command, with the keys of exit.json."""
         code = killer = None
         if self._loop.status is not None and self._loop.exec_error is None:
             if os.WIFSIGNALED(self._loop.status):
@@ -450,10 +452,10 @@ def main() -> int:
 
 
 def _listen(address: str | None) -> tuple[socket.socket | None, int]:
-    """Return a socket that never accepts, and its port: the kernel refuses connections once this process has
-    ended.
+    """Return a socket that never accepts connections, and its port. Raises OSError.
 
-    address: None: other nodes do not ask. Raises OSError.
+    Other nodes detect the end of this process, because the kernel then refuses connections. address: None if
+    no other node checks.
     """
     if address is None:
         return None, 0
@@ -475,7 +477,7 @@ def _start_of(pid: int) -> int:
 def _reads_pipe(pid: int) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")
-    except OSError:  # it has ended, or belongs to another user
+    except OSError:  # the process has ended, or belongs to another user
         return False
 
 

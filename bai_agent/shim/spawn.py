@@ -21,13 +21,13 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 SHORT_SLICE_NS = 100_000
 """Shortest time slice (ns) that the kernel accepts."""
 USAGE = struct.Struct("=B5d")
-"""Report of the process right before its exec: a zero, user and system seconds, voluntary and involuntary context
-switches, and the time (monotonic seconds). The error follows as JSON if the exec fails.
+"""Report of the process right before its exec: a zero byte, user and system seconds, voluntary and
+involuntary context switches, and the time (monotonic seconds). If the exec fails, the error follows as JSON.
 """
 
 
 REPORT = "BAI_REPORT"
-"""Variable with the descriptor to which `container_run.py` reports a container that did not start."""
+"""Environment variable with the descriptor to which `container_run.py` reports a failed container start."""
 
 
 class CannotRunError(Exception):
@@ -40,7 +40,7 @@ class CannotRunError(Exception):
 
 
 class Spawned:
-    """A forked benchmark that waits for `go`. It ends without running if the shim dies before."""
+    """A forked benchmark that waits for `go`. If the shim dies before `go`, the command never runs."""
 
     def __init__(
         self,
@@ -55,8 +55,10 @@ class Spawned:
         members: int = -1,
         contained: bool = False,
     ) -> None:
-        """members: an open `cgroup.procs` of the group to enter; -1 to stay in the shim's. contained: the command is
-        `container_run.py`, which lets the container engine change the user."""
+        """members: descriptor of the `cgroup.procs` of the cgroup to enter; -1 to stay in the shim's cgroup.
+
+        contained: whether the command is `container_run.py`, which lets the container engine change the user.
+        """
         gate, self._gate = os.pipe()
         self.errors, errors = os.pipe()
         shim = os.getpid()
@@ -111,7 +113,7 @@ class Spawned:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all orphans below this process, so that no double fork escapes. Raises OSError."""
+    """Become the parent of all orphans below this process, even after a double fork. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
@@ -132,7 +134,7 @@ def set_time_slice(nanoseconds: int) -> None:
 
 
 def forget_signals() -> None:
-    """Give the benchmark the default signals: Python ignores SIGPIPE, and the shim handles others."""
+    """Restore the default signals for the benchmark: Python ignores SIGPIPE, and the shim handles others."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # The C library reserves a few real-time signals.
@@ -157,15 +159,15 @@ def _become(user: Mapping[str, object] | None, shim: int) -> None:
                 error.errno or errno.EPERM,
                 f'The benchmark cannot be run as the user "{user["name"]}": {error.strerror}; only root can do that.',
             ) from error
-    # If Yama restricts ptrace to ancestors (ptrace_scope 1, Ubuntu's default), this lets the shim's py-spy read the
-    # benchmark's stacks. Without Yama it fails and is not needed.
+    # If Yama restricts ptrace to ancestors (ptrace_scope 1, Ubuntu's default), this call lets the shim's
+    # py-spy read the benchmark's stacks. Without Yama the call fails, but it is not needed.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(shim), 0, 0, 0)
 
 
 def _lift_memory_lock() -> None:
-    """Let the benchmark's user lock as much memory as root: EFA and NCCL lock their buffers."""
+    """Let the benchmark's user lock as much memory as root, because EFA and NCCL lock their buffers."""
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    # A container may forbid more than the hard limit (CAP_SYS_RESOURCE); then the hard limit is used.
+    # If a container forbids more than the hard limit (CAP_SYS_RESOURCE), the hard limit is used.
     for most in (resource.RLIM_INFINITY, hard):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
@@ -188,8 +190,8 @@ def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
     if "/" not in command:
         folders = env.get("PATH", os.defpath).split(":")
         candidates = [os.path.join(folder or ".", command) for folder in folders]
-    # All other steps are done before: the time from the report to the command's first instruction counts as
-    # the command's.
+    # All other steps precede the report, because the time from the report to the command's first instruction
+    # counts as the command's.
     likely = [each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)]
     encoded = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
     words = [os.fsencode(word) for word in argv]
@@ -199,7 +201,7 @@ def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
         try:
             _exec_patiently(path, words, encoded)
         except PermissionError as error:
-            # As in a shell: remember it, and search the rest of PATH.
+            # As in a shell, remember the error and search the rest of PATH.
             if os.path.exists(path) and (failed.not_found or not os.path.isdir(path)):
                 failed = CannotRunError(error.errno or errno.EACCES, _not_executable(path))
         except OSError as error:
@@ -213,8 +215,7 @@ def _exec_patiently(path: str, argv: list[bytes], env: Mapping[bytes, bytes]) ->
         try:
             os.execve(path, argv, env)
         except OSError as error:
-            # Another process may have been forked while the script was being written, and may not have reached its
-            # exec.
+            # A process that was forked while the script was being written has it open until its own exec.
             if error.errno != errno.ETXTBSY:
                 raise
             time.sleep(0.05)
@@ -263,7 +264,10 @@ def _other(path: str, error: OSError) -> str:
 
 
 def _report_usage(descriptor: int) -> None:
-    """Tell the shim the time of the command's first instruction, and what this process used before, which is not the command's."""
+    """Report the time of the command's first instruction, and the resources used before it, to the shim.
+
+    These resources do not count as the command's.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw
     os.write(descriptor, USAGE.pack(0, *figures, time.monotonic()))

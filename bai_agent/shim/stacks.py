@@ -1,4 +1,4 @@
-"""Writes the benchmark's Python stacks into its own log, with py-spy."""
+"""Writes the benchmark's Python stacks into the benchmark's log, with py-spy."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _LIMIT_S = 5.0
-"""Seconds for all of them."""
+"""Time limit for the stacks of all processes together (seconds)."""
 _PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 8, 47, 2
 _CAPABILITY_VERSION_3, _CAP_SYS_PTRACE = 0x20080522, 19
-"""include/uapi/linux/prctl.h, capability.h; capabilities(7), "Ambient"."""
+"""Constants of include/uapi/linux/prctl.h and capability.h; see capabilities(7), "Ambient"."""
 
 
 def dump_stacks(
     loop: Loop, *, py_spy: str | None, user: Mapping[str, Any] | None, say: Callable[[str], None]
 ) -> None:
-    """Write the stacks of the Pythons below this process into the benchmark's log, unless it ends meanwhile. say: adds a line to that log."""
+    """Write the stacks of the Python processes below this process into the benchmark's log.
+
+    Stops if the benchmark ends meanwhile. say: function that adds a line to that log.
+    """
     pids = python_processes(os.getpid())
     if not pids:
         return
@@ -48,7 +51,7 @@ def dump_stacks(
             return
         loop.pump_until(lambda: not loop.helper, lambda: limit, tick=0.02)
         if loop.helper:
-            os.kill(helper, signal.SIGKILL)  # our child and not reaped: the pid is exact
+            os.kill(helper, signal.SIGKILL)  # the pid is exact, because our child is not reaped yet
             loop.pump_until(lambda: not loop.helper, lambda: limit + 1, tick=0.02)
             say(f"no more Python stacks: py-spy took longer than {_LIMIT_S:g} s")
 
@@ -56,8 +59,8 @@ def dump_stacks(
 def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, yama: str = YAMA) -> int:
     """Start py-spy, which writes the stacks of `pid` to our stdout; return its process id. Raises OSError.
 
-    user: the benchmark's, if it is not our own. That user controls what py-spy reads, down to the names of files, so
-    py-spy runs as that user, without our environment, which that user could read.
+    user: the benchmark's user, if it is not our own. That user controls what py-spy reads, even the names of
+    files. So py-spy runs as that user, without our environment, which that user could read.
     """
     program = os.open(py_spy, os.O_RDONLY)
     try:
@@ -70,7 +73,7 @@ def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, 
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             if user is not None:
                 _become(user, keeps_ptrace=_restricts_ptrace(yama))
-            # By descriptor: the user may not be able to enter the program's folder.
+            # The program is executed by its descriptor, because the user may be unable to enter its folder.
             os.set_inheritable(program, True)
             os.execve(program, [py_spy, "dump", "--pid", str(pid)], {})
         except OSError as error:
@@ -86,15 +89,15 @@ def _restricts_ptrace(yama: str) -> bool:
     try:
         with open(yama, "rb") as file:
             return file.read().strip() != b"0"
-    except OSError:  # a kernel without it
+    except OSError:  # the kernel has no Yama
         return False
 
 
 def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
     """Drop root's rights, except the right to trace processes if `keeps_ptrace`. Raises OSError.
 
-    Yama lets the shim's children trace only the benchmark's first process: its permission (`spawn.py`) is not
-    inherited by ranks.
+    Yama lets the shim's children trace only the benchmark's first process, because the permission that this
+    process sets (`spawn.py`) is not inherited by ranks.
     """
     libc = ctypes.CDLL(None)
     if keeps_ptrace:
@@ -103,7 +106,8 @@ def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
     os.setgid(user["gid"])
     os.setuid(user["uid"])
     if keeps_ptrace:
-        # A container may lack it; then py-spy reports that it may not trace. The other rights end with the exec.
+        # If a container lacks this capability, py-spy reports that it may not trace. The other rights end
+        # with the exec.
         header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
         one = 1 << _CAP_SYS_PTRACE
         libc.capset(header, struct.pack("=6I", one, one, one, 0, 0, 0))
