@@ -1,1 +1,1 @@
-"""Files, folders and descriptors of the operating system, for both programs."""
+"""Works with files, folders and file descriptors, for `bai` and for the agent."""

@@ -1,4 +1,4 @@
-"""The globs by which a descriptor names files that the benchmark writes."""
+"""Finds files of the benchmark by the globs in a descriptor."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 
 def matching_files(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the files that `pattern` matches and that are in `folder`, even if links in it lead elsewhere.
-    Raises OSError."""
+    """Yield the files in `folder` that `pattern` matches. Raises OSError.
+
+    Files outside `folder`, to which links may lead, are left out.
+    """
     root = folder.resolve()
-    # pathlib takes "**" alone for folders only, people for everything.
+    # To pathlib a final "**" means only folders, but users expect it to match all files.
     for path in folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
         if path.is_file() and path.resolve().is_relative_to(root):
             yield path

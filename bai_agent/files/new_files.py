@@ -1,4 +1,4 @@
-"""Files that get their name only when they are complete."""
+"""Creates files that get their name only when they are complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 try:
-    # As `random` does: hashlib loads OpenSSL, which takes milliseconds of each start.
+    # As in the module `random`, because hashlib loads OpenSSL, which takes milliseconds of each start.
     _SHA = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
 except ImportError:
     _SHA = import_module("hashlib")
@@ -21,13 +21,16 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """Errors of a process, or a machine, that has no file descriptor left."""
 
 _LONGEST = 255
-"""Bytes of a name, NAME_MAX of Linux's file systems."""
+"""Maximum length of a file name (bytes): NAME_MAX of Linux's file systems."""
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
 
 def draft_beside(path: Path, suffix: str) -> Path:
-    """Return the hidden name beside `path` that ends in `suffix`; a name too long for that is shortened to its checksum."""
+    """Return a hidden path beside `path` that ends in `suffix`.
+
+    If the name would be too long, it contains a checksum of the name of `path` instead of that name.
+    """
     name = os.fsencode(path.name)
     if len(name) + len(suffix) + 1 > _LONGEST:
         return path.with_name(f".{name_digest(name)}{suffix}")
@@ -40,10 +43,9 @@ def name_digest(content: bytes) -> str:
 
 
 def place_new(draft: Path, path: Path) -> None:
-    """Move the complete file `draft` to `path`. Raises FileExistsError if `path` exists; `draft` stays
-    then."""
+    """Move the complete file `draft` to `path`. If `path` exists, raise FileExistsError and keep `draft`."""
     try:
-        # This fails if the name exists; a rename does not.
+        # A link fails if the name exists, but a rename does not.
         os.link(draft, path)
     except FileExistsError:
         raise
@@ -56,8 +58,8 @@ def place_new(draft: Path, path: Path) -> None:
 
 
 def _rename_new(draft: Path, path: Path) -> None:
-    """Rename without replacing anything; renameat2(2) tells which file systems can."""
-    # Only for file systems without hard links.
+    """Rename without replacing an existing file. renameat2(2) lists the file systems that support this."""
+    # Imported here, because only file systems without hard links need it.
     import ctypes
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

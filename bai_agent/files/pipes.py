@@ -12,8 +12,8 @@ _PIECE = 65536
 def read_to_end(descriptor: int, *, timeout_s: float, most: int | None = None) -> bytes:
     """Return the content of a pipe until its last writer closes it, or the first `most` bytes.
 
-    Raises TimeoutError if that takes longer than `timeout_s`. Uses poll: select() fails for descriptors from
-    1024 on.
+    Raises TimeoutError if that takes longer than `timeout_s`. Uses poll, because select() fails for
+    descriptors from 1024 on.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

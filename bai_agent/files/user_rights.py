@@ -1,10 +1,10 @@
 """Lets a thread of root's agent work on files as the benchmark's user, in folders that this user can write.
 
-Names in such a folder may become links at any moment, between two system calls too. So root checks none of
-them: it works with the user's own user id and groups, and the kernel refuses what the user could not do.
-Linux keeps the ids for files per thread (credentials(7), setfsuid(2)): other threads keep theirs, the user
-cannot send signals to this one, and it gives up root's capabilities over files (capabilities(7), "Effect of
-user ID changes on capabilities").
+The user may replace names in such a folder by links at any moment, even between two system calls. So root
+does not check names. Instead the thread takes the user's own user id and groups, and the kernel refuses
+whatever the user may not do. Linux has separate ids for file access in each thread (credentials(7),
+setfsuid(2)). So other threads keep their ids, the user cannot send signals to this thread, and the thread
+gives up root's capabilities over files (capabilities(7), "Effect of user ID changes on capabilities").
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 from bai_agent.light_dataclass import dataclass
 
 _SETGROUPS = 116 if os.uname().machine == "x86_64" else 159
-"""The system call's number; 159 is that of arm64 and of all later architectures (include/uapi/asm-generic/unistd.h)."""
+"""Number of the system call: 159 on arm64 and all later architectures (include/uapi/asm-generic/unistd.h)."""
 _MOST_LINKS = 40
-"""As many links as the kernel follows; path_resolution(7)."""
+"""Maximum number of links that the kernel follows in a path: path_resolution(7)."""
 _ACL = "system.posix_acl_access"
 _NO_ID = 0xFFFFFFFF
 
@@ -43,10 +43,10 @@ class User:
 
 @contextmanager
 def user_rights(user: User | None) -> Iterator[None]:
-    """Let this thread open, make, change and remove files as `user`; None: as before.
+    """Let this thread open, make, change and remove files as `user`, until the context is left.
 
-    Do not start threads or processes inside: they would begin with these rights. Raises PermissionError if we
-    are not root.
+    user: None to change nothing. Do not start threads or processes in the context, because they would inherit
+    these rights. Raises PermissionError if we are not root.
     """
     if user is None:
         yield
@@ -64,10 +64,10 @@ def user_rights(user: User | None) -> Iterator[None]:
 
 
 def folder_owner(folder: Path) -> User | None:
-    """Return the owner of `folder`, if it is another user and we are root; None: it is our own, or does not
-    exist.
+    """Return the owner of `folder` if we are root and the owner is another user, else None.
 
-    That user must not be able to write in the parent of `folder`.
+    Returns None also if `folder` does not exist. The owner must not be able to write in the parent of
+    `folder`.
     """
     if os.geteuid() != 0:
         return None
@@ -90,7 +90,7 @@ def _account(uid: int, gid: int) -> User:
 
 
 def user_of_entry(entry: pwd.struct_passwd) -> User:
-    """Return the user of an entry of the system's accounts, with all groups."""
+    """Return the user of an entry in the account database, with all groups of the user."""
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
     return User(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
 
@@ -98,7 +98,8 @@ def user_of_entry(entry: pwd.struct_passwd) -> User:
 def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
     """Return a descriptor for reading a regular file that `user` can reach. Raises OSError.
 
-    A FIFO is not waited for. A link through /proc, which leads to what this process has open, is refused.
+    Does not wait for the writer of a FIFO. Refuses a link through /proc to a file that this process has open
+    and `user` cannot reach.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     with user_rights(user):
@@ -119,13 +120,13 @@ def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
 def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
     """Yield the arguments of `subprocess` that start a child as `user` in the folder `cwd`. Raises OSError.
 
-    Given a path, `subprocess` would enter the folder while it is still root.
+    The folder is passed by its descriptor, because `subprocess` would enter a path while it is still root.
     """
     if user is None:
         yield {"cwd": cwd}
         return
     with user_rights(user):
-        # With the dot the kernel refuses it if the user cannot enter.
+        # Because of the dot, the kernel refuses a folder that the user cannot enter.
         folder = os.open(f"{cwd}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _require_reach(user, folder, cwd)
@@ -140,9 +141,10 @@ def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
 
 
 def _require_reach(user: User, descriptor: int, path: Path) -> None:
-    """Raise PermissionError if `user` cannot reach the file that was opened as `path` by its real name.
+    """Raise PermissionError if `user` cannot reach a file by its real name. path: the name that was opened.
 
-    The kernel lets a process pass through its own /proc/self/cwd and /proc/self/fd without asking for the folders above.
+    The kernel lets a process pass through its own /proc/self/cwd and /proc/self/fd without checking the
+    folders above.
     """
     place = Path(f"/proc/self/fd/{descriptor}").readlink()
     with user_rights(user):
@@ -151,9 +153,9 @@ def _require_reach(user: User, descriptor: int, path: Path) -> None:
 
 
 def may_change(user: User, path: Path) -> bool:
-    """Return whether `user` can write to `path`, to a folder above it or to one below it.
+    """Return whether `user` can write to `path` or to a folder above or below it. Raises OSError.
 
-    If not, the user cannot replace a name there. Missing parent folders are made by root. Raises OSError.
+    If not, the user cannot replace any name in these folders. Root makes missing parent folders.
     """
     if writable_folder(user, path) is not None:
         return True
@@ -161,7 +163,10 @@ def may_change(user: User, path: Path) -> bool:
 
 
 def writable_folder(user: User, path: Path) -> Path | None:
-    """Return the first folder on the way to `path`, itself included, where `user` can exchange the next name. Raises OSError."""
+    """Return the first folder on the way to `path` in which `user` can replace the next name. Raises OSError.
+
+    The result may be `path` itself. It is None if there is no such folder.
+    """
     parts = deque(path.parts[1:])
     at = Path("/")
     links = 0
@@ -188,12 +193,12 @@ def writable_folder(user: User, path: Path) -> Path | None:
 
 
 def _can_exchange(user: User, folder: Path, status: os.stat_result, name: str | None) -> bool:
-    """Return whether `user` can put something else at `name` in a folder; None: at any name."""
+    """Return whether `user` can replace `name` in `folder`. name: None for any name."""
     if not _can_write(user, folder):
         return False
     if name is None or not status.st_mode & stat.S_ISVTX or status.st_uid == user.uid:
         return True
-    # In a folder like /tmp only the owner of a name may remove it; path_resolution(7), inode(7).
+    # In a folder with the sticky bit, such as /tmp, only the owner of a file may remove it: inode(7).
     try:
         return (folder / name).lstat().st_uid == user.uid
     except FileNotFoundError:
@@ -206,13 +211,13 @@ def _can_write(user: User, folder: Path) -> bool:
         return True
     if not status.st_mode & stat.S_IWGRP:
         return False
-    # With an access list, the bits of the group are those of its mask; acl(5).
+    # If there is an access control list, the group's bits are the bits of the list's mask: acl(5).
     return status.st_gid in user.groups or _ACL in os.listxattr(folder)
 
 
 @cache
 def _libc() -> Any:
-    # Imported here: most jobs run as our own user, and every start would pay for the import.
+    # Imported here, because most jobs run as our own user, and every start would pay for the import.
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -223,7 +228,7 @@ def _libc() -> Any:
 
 
 def _file_id(function: str) -> int:
-    """Return an id of this thread for files. Setting it to -1 changes nothing."""
+    """Return this thread's user or group id for file access. The function sets -1, which changes nothing."""
     return int(getattr(_libc(), function)(_NO_ID))
 
 

@@ -1,4 +1,4 @@
-"""File names are bytes; in descriptors, JSON and addresses we write them as UTF-8."""
+"""Makes Python decode file names, which are bytes, as UTF-8, as in descriptors, JSON and addresses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 import sys
 
 _TERMINAL = "bai_terminal"
-"""An option of ours for -X, which names the encoding that the terminal has all the same."""
+"""Our own option of -X. It names the terminal's encoding, which does not change."""
 
 
 def speak_utf8() -> None:
-    """Restart this program in Python's UTF-8 mode if a locale such as de_DE.ISO-8859-1 would give names
-    another encoding.
+    """Restart this program in Python's UTF-8 mode if the locale would give file names another encoding.
 
-    A name that is not UTF-8 is kept by its bytes, as lone surrogates (PEP 383). The environment does not
-    change: the benchmark uses it too.
+    An example is the locale de_DE.ISO-8859-1. The bytes of a name that is not UTF-8 are preserved as lone
+    surrogates (PEP 383). The environment does not change, because the benchmark uses it too.
     """
     if sys.getfilesystemencoding() == "utf-8" or sys.flags.utf8_mode or not sys.executable:
         return
@@ -24,6 +23,6 @@ def speak_utf8() -> None:
 
 
 def terminal_encoding() -> str | None:
-    """Return the encoding of the locale if `speak_utf8` restarted us; else None."""
+    """Return the encoding of the locale if `speak_utf8` restarted this program, else None."""
     found = sys._xoptions.get(_TERMINAL)
     return found if isinstance(found, str) else None
