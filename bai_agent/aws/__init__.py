@@ -1,1 +1,1 @@
-"""AWS without boto3: credentials, the metadata service, secrets, S3."""
+"""Uses AWS without boto3: credentials, the metadata service, secrets, S3."""

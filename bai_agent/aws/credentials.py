@@ -1,8 +1,8 @@
-"""Finds AWS credentials: in the environment, a person's AWS configuration, or the instance's role.
+"""Finds AWS credentials: in the environment, a user's AWS configuration, or the instance's role.
 
-botocore handles a person's configuration: profiles, single sign-on, assumed roles. An agent from a bundle
-runs on an instance and never uses the image's botocore: botocore waits only once, for 1 s, for the metadata
-service and then continues without a token, which an instance with HttpTokens=required refuses.
+botocore handles a user's configuration: profiles, single sign-on, assumed roles. An agent from a bundle runs
+on an instance and never uses the image's botocore, which waits for the metadata service only once, for 1 s.
+Then botocore continues without a token, and an instance with HttpTokens=required refuses that.
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 """
 
@@ -35,7 +35,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-c
 """
 _METADATA_VARIABLES = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED")
 _AWAY_PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Pauses (seconds) between tries if the metadata service answered before and now does not: half a minute or slightly more."""
+"""Pauses (seconds) between tries if the metadata service answered before, but does not answer now. With the
+tries themselves they take half a minute or slightly more."""
 _OWN_PROVIDERS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -48,14 +49,20 @@ _CONFIGURATION = (
 
 
 def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Credential] | None:
-    """Return a provider of credentials; None if obstore finds them itself. Raises CredentialsError if there are none."""
+    """Return a provider of credentials for obstore; None if obstore finds the credentials itself.
+
+    Raises CredentialsError if there are no credentials.
+    """
     if keys_in(environment) or (_own_provider(environment) and not takes_botocore(environment)):
         return None
     return for_obstore(find_keys(environment))
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:
-    """Return whether botocore finds the credentials: it is configured, and the agent does not run from a bundle."""
+    """Return whether botocore is to find the credentials.
+
+    It is used if it is installed, AWS is configured for it, and the agent does not run from a bundle.
+    """
     if (Path(bai_agent.__file__).parents[1] / "start_agent.py").exists() or find_spec("botocore") is None:
         return False
     if _own_provider(environment) or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE"):
@@ -65,7 +72,7 @@ def takes_botocore(environment: Mapping[str, str]) -> bool:
 
 
 def keys_in(environment: Mapping[str, str]) -> Keys | None:
-    """Return the keys in the environment, if there are any."""
+    """Return the keys in the environment; None if there are none."""
     access, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not (access and secret):
         return None
@@ -73,12 +80,12 @@ def keys_in(environment: Mapping[str, str]) -> Keys | None:
 
 
 def region_in(environment: Mapping[str, str]) -> str | None:
-    """Return the region that the environment names, if it names one."""
+    """Return the region in the environment; None if there is none."""
     return environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None
 
 
 def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
-    """Return a function that returns valid keys. Raises CredentialsError; the function, MetadataError."""
+    """Return a function that returns valid keys, and may raise MetadataError. Raises CredentialsError."""
     if keys := keys_in(environment):
         return lambda: keys
     if takes_botocore(environment):
@@ -89,14 +96,14 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
             f"AWS_SECRET_ACCESS_KEY, or unset {name} to take the instance's role"
         )
     role = _shared_role(environment)
-    # A service that has given credentials and is away for a moment is no reason to have none.
+    # If the service has given credentials before, a short outage is not an error.
     if not role.is_known and find_token(environment) is None:
         raise CredentialsError(_NONE)
     return role.keys
 
 
 def for_obstore(keys: Callable[[], Keys]) -> Callable[[], S3Credential]:
-    """Return a provider for obstore, which asks again after a short time because `keys` is cheap."""
+    """Return a provider for obstore. obstore calls it again after a short time, because `keys` is cheap."""
 
     def provide() -> S3Credential:
         found, soon = keys(), datetime.now(timezone.utc) + _LIVE
@@ -121,8 +128,10 @@ class InstanceRole:
         self._last: Keys | None = None
 
     def keys(self) -> Keys:
-        """Return valid credentials; wait for a while if a service that answered before does not answer now.
-        Raises MetadataError."""
+        """Return valid credentials. Raises MetadataError.
+
+        Waits for a while if the metadata service answered before, but does not answer now.
+        """
         for pause in (*_AWAY_PAUSES, None):
             try:
                 self._last = role_keys(self._environment, sleep=self._sleep)
@@ -140,8 +149,8 @@ class InstanceRole:
 class RenewedRole:
     """An instance's role whose credentials a thread renews ahead of time.
 
-    A request finds valid credentials and never waits for a slow metadata service: if a sign of life is late,
-    the node counts as lost.
+    So a request has valid credentials and does not wait for a slow metadata service. Otherwise a heartbeat
+    could be late, and the node would count as lost.
     """
 
     def __init__(
@@ -158,11 +167,11 @@ class RenewedRole:
 
     @property
     def is_known(self) -> bool:
-        """Whether there have been credentials."""
+        """Whether the role has given credentials before."""
         return self._keys is not None
 
     def keys(self) -> Keys:
-        """Return credentials, without waiting if there are valid ones. Raises MetadataError."""
+        """Return credentials, without waiting if valid credentials are known. Raises MetadataError."""
         keys = self._keys
         if keys is None or not _is_good(keys):
             keys = self._keys = self._role.keys()
@@ -188,7 +197,7 @@ class RenewedRole:
                     log.warning("the instance's credentials are not renewed ahead of time: %s", error)
                 told = True
             except Exception:
-                # The thread's outermost frame. The next request for credentials asks the service itself.
+                # This is the thread's outermost frame. A later call of `keys` queries the service itself.
                 log.exception("the instance's credentials are not renewed ahead of time")
 
 
@@ -201,8 +210,7 @@ _roles_lock = threading.Lock()
 
 
 def _shared_role(environment: Mapping[str, str]) -> RenewedRole:
-    """Return the only role of this process, so that further clients (one for each of a service's stores)
-    share a thread."""
+    """Return this process's role for a metadata service. Clients of several stores share its thread."""
     key = tuple(environment.get(name) for name in _METADATA_VARIABLES)
     with _roles_lock:
         if key not in _roles:
@@ -212,7 +220,7 @@ def _shared_role(environment: Mapping[str, str]) -> RenewedRole:
 
 def from_botocore(credentials: Any) -> Callable[[], S3Credential]:
     """Return a provider of the current keys of botocore's `credentials`."""
-    # obstore.auth.boto3 needs Python 3.11.
+    # obstore.auth.boto3 is not used, because it needs Python 3.11.
     return for_obstore(_botocore_keys(credentials))
 
 
@@ -225,12 +233,12 @@ def _botocore_keys(credentials: Any) -> Callable[[], Keys]:
 
 
 def _own_provider(environment: Mapping[str, str]) -> str | None:
-    """Return the variable that names a container's credentials or a web identity."""
+    """Return the variable that names a container's credentials or a web identity; None if none is set."""
     return next((name for name in _OWN_PROVIDERS if environment.get(name)), None)
 
 
 def _configured() -> Callable[[], Keys]:
-    # Installed together with `bai`, not with the agent.
+    # botocore is installed together with `bai`, not with the agent.
     import botocore.session
     from botocore.exceptions import BotoCoreError
 

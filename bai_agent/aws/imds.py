@@ -24,7 +24,8 @@ _TOKEN_TIMEOUT_S = 2.0
 _TRIES = 4
 _TIMEOUT_S = 5.0
 _PAUSE_S = 0.5
-"""Pause (seconds), doubled each time. The service may be late or refuse early in a boot, and may throttle later:
+"""First pause between tries (seconds), which is doubled after each try. The service may be late or refuse
+requests early in a boot, and may throttle later:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling
 """
 
@@ -37,13 +38,13 @@ class Keys:
     secret: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     expires: datetime | None = None
-    """End of validity. None if there is none, or it is not known."""
+    """End of validity. None if the keys do not expire, or if the end is unknown."""
 
 
 def find_token(
     environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
 ) -> str | None:
-    """Return a token, or None if no service answers within seconds."""
+    """Return a token; None if the service is disabled or does not answer within seconds."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     try:

@@ -29,9 +29,9 @@ _LATER_CODES = (
     "ServiceUnavailableException",
 )
 _ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
-"""Names of services in `AWS_ENDPOINT_URL_…` that differ from their host's."""
+"""Names in `AWS_ENDPOINT_URL_…`, for services whose name there differs from the name in a signature."""
 _HOSTS = {"ecr": "api.ecr"}
-"""Hosts of services whose names differ from that in a signature."""
+"""Beginnings of host names, for services whose host begins differently from the name in a signature."""
 
 
 def ask(
@@ -46,9 +46,9 @@ def ask(
 ) -> dict[str, Any]:
     """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises ServiceError.
 
-    find: returns the signing keys; None: the keys of the environment, of botocore or of the instance's role. region:
-    overrides the environment's and the instance's. `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's
-    server.
+    find: function that returns the signing keys. If it is None, the keys come from the environment, botocore
+    or the instance's role. region: overrides the region of the environment and of the instance.
+    `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's server.
     """
     region = region or region_in(environment)
     try:

@@ -16,16 +16,17 @@ _TARGET = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
 
 
 def ecr_region(image: str) -> str | None:
-    """Return the region of a private ECR registry that an image is in; None if it is elsewhere."""
+    """Return the region of the private ECR registry that an image is in; None for other registries."""
     found = _ECR.fullmatch(image.partition("/")[0])
     return found[1] if found else None
 
 
 def ecr_login(image: str, *, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the content of containers-auth.json(5) for the image's registry, which ecr_region() knows. Raises ServiceError."""
+    """Return the content of containers-auth.json(5) for an image's ECR registry. Raises ServiceError."""
     answer = ask("ecr", _TARGET, {}, environment=environment, region=ecr_region(image))
     try:
-        # "AWS:password" in base64, as the file has it: AmazonECR/latest/APIReference/API_AuthorizationData.html
+        # The token is "AWS:password" in base64, as in the file:
+        # https://docs.aws.amazon.com/AmazonECR/latest/APIReference/API_AuthorizationData.html
         token = answer["authorizationData"][0]["authorizationToken"]
     except (KeyError, IndexError, TypeError):
         raise ServiceError("ecr gave no authorizationToken", passes=False) from None

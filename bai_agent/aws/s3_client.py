@@ -1,7 +1,8 @@
-"""Clients for S3 buckets, with endpoint, region and time limits, and explanations of S3's errors.
+"""Makes clients for S3 buckets, with endpoint, region and time limits, and explains S3's errors.
 
-obstore (Rust) transfers the bytes. Only its own retries are used: they cover refused and dropped connections, stalls,
-5xx and throttling, and resume a body with a Range. Its errors are texts that contain S3's codes.
+obstore (Rust) transfers the bytes. Only obstore's own retries are used: they cover refused and dropped
+connections, stalls, 5xx and throttling, and resume a body with a Range. obstore's errors are texts that
+contain S3's codes.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def connect(
 ) -> S3Store:
     """Return a client for `bucket`, or for the keys below `prefix` in it.
 
-    Raises CredentialsError if there are none, S3Error if the endpoint is not an address.
+    Raises CredentialsError if there are no credentials, and S3Error if the endpoint is not an address.
 
-    `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, replaces AWS's server; the bucket is
-    then the first part of the path.
+    `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, replaces AWS's server. The
+    bucket is then the first part of the URL's path.
     """
-    # Imported here: its native part is loaded only if S3 is used.
+    # Imported here, so that obstore's native part is loaded only if S3 is used.
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
@@ -112,7 +113,7 @@ def connect(
 
 
 def endpoint_of(environment: Mapping[str, str]) -> str | None:
-    """Return the endpoint that the environment names; None for AWS's own."""
+    """Return the endpoint that the environment names; None if it names none."""
     for name in ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if address := _address(environment.get(name, "")):
             return address
@@ -127,10 +128,10 @@ def aws_address(region: str) -> str:
 
 
 def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str, str]) -> str:
-    """Return the region of `bucket`, or the environment's if it cannot be found out.
+    """Return the region of `bucket`, or the environment's region if the bucket's cannot be found out.
 
-    S3 sends it without credentials, in the header x-amz-bucket-region of any answer to HeadBucket (200, 301 or 403):
-    https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
+    S3 sends the region even without credentials, in the header x-amz-bucket-region of any answer to
+    HeadBucket (200, 301 or 403): https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
     """
     fallback = region_in(environment) or "us-east-1"
     base = endpoint or aws_address(fallback)
@@ -139,7 +140,7 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     try:
         answer = send(f"{base}/{bucket}", method="HEAD", timeout_s=_REGION_TIMEOUT_S)
     except URLError:
-        # No server, a server without HTTP, or an invalid name: the first use of the bucket reports it.
+        # The server is missing or has no HTTP, or the name is invalid. The bucket's first use reports it.
         return fallback
     return answer.headers.get("x-amz-bucket-region") or fallback
 
@@ -158,7 +159,7 @@ def _names_server(address: str) -> bool:
 
 
 def classify_s3_error(error: Exception, *, missing: str | None = None, denied: str | None = None) -> str:
-    """Return the meaning of `error` as half a sentence. `missing`, `denied`: texts for a refusal."""
+    """Return the meaning of `error` as half a sentence. missing, denied: texts for a denied access."""
     code = code_of(error)
     text = f"{type(error).__name__}: {error}"
     if code in _MEANINGS:
@@ -210,7 +211,7 @@ _MEANINGS = {
     "InvalidObjectState": "the object is archived (Glacier); restore it first",
 }
 _NO_METADATA = r"\bMetadataError: (.+)"
-"""The error of our provider of credentials in obstore's text, if the instance metadata service failed."""
+"""Pattern of our credential provider's error in obstore's text, if the instance metadata service failed."""
 _SIGNS = (
     (_NO_METADATA, "there are no credentials: {}"),
     ("status code: 401|^Unauthenticated", "the credentials were refused; renew them"),
@@ -239,4 +240,4 @@ _SIGNS = (
     ),
     ("without LOCATION", _ELSEWHERE),
 )
-"""Pattern of the error's type and text, and its meaning, in the order in which they are tried."""
+"""Patterns of an error's type and text with their meanings, in the order in which they are tried."""

@@ -1,8 +1,9 @@
-"""Lists a bucket's keys, also those that obstore refuses: empty, "." and ".." parts, and control characters.
+"""Lists a bucket even if it contains keys that obstore refuses.
 
-obstore fails to list a folder that contains such a key, and any user who may write below a prefix may put one
-there. A listing that obstore failed on is requested again here, without these keys. Standard library
-only: an instance may not have boto3.
+These keys have empty, "." or ".." parts, or control characters. obstore fails to list a folder that contains
+such a key, and any user who may write below a prefix may put such a key there. If obstore failed, this module
+requests the listing again and leaves these keys out. Standard library only, because an instance may not have
+boto3.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _MOST_BYTES = 16 << 20
-"""Largest page: 1,000 keys of 1,024 bytes, each byte as three characters, take some 4 MB."""
+"""Largest page (bytes). 1,000 keys of 1,024 bytes, with three characters for each byte, take some 4 MB."""
 _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
-"""The part of a key that obstore refuses."""
+"""Pattern of the part of a key that obstore refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsableListing:
-    """The keys below a prefix; both relative to the client's own prefix, as obstore returns them."""
+    """Objects and folders below a prefix. Their names are relative to the client's prefix, as in obstore."""
 
     objects: list[ObjectMeta] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -44,9 +45,9 @@ class UsableListing:
 
 
 def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timedelta) -> UsableListing:
-    """List the valid keys below `folder` ("" or without a slash at its end). Raises S3Error.
+    """List the valid keys below `folder` ("", or a path without a slash at its end). Raises S3Error.
 
-    timeout: the longest time of one request.
+    timeout: time limit for each request.
     """
     place = f"{client.prefix}/" if client.prefix else ""
     query = {
@@ -86,7 +87,7 @@ def _text(element: ElementTree.Element, name: str) -> str:
 
 
 def _page(client: S3Store, query: dict[str, str], *, timeout_s: float) -> ElementTree.Element:
-    # The query as it is signed: in alphabetical order, with %20 for a blank.
+    # The query is sent as it is signed: in alphabetical order, with %20 for a blank.
     text = urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
     config: dict[str, Any] = dict(client.config)
     address = _address(config)

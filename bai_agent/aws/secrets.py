@@ -23,7 +23,7 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         if name not in environment:
             raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')
         return environment[name]
-    # Imported here and below: few jobs have secrets, and an HTTP client is 40 modules.
+    # Imported here and below, because few jobs have secrets and an HTTP client loads 40 modules.
     from bai_agent.aws.credentials import takes_botocore
 
     is_parameter = kind == "ssm"
@@ -41,8 +41,8 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
 
 
 def _ask_boto3(kind: str, question: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-    """Ask boto3, which knows a person's profiles and single sign-on. Raises SecretError."""
-    # Installed together with `bai`, not with the agent.
+    """Query AWS by boto3, which knows a user's profiles and single sign-on. Raises SecretError."""
+    # boto3 is installed together with `bai`, not with the agent.
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -60,7 +60,7 @@ def _ask_boto3(kind: str, question: Mapping[str, Any], reference: str) -> Mappin
 def _ask_aws(
     kind: str, question: Mapping[str, Any], reference: str, environment: Mapping[str, str]
 ) -> Mapping[str, Any]:
-    """Ask AWS directly, on an instance with any image or with keys in the environment. Raises SecretError."""
+    """Query AWS directly, on any instance or with keys in the environment. Raises SecretError."""
     from bai_agent.aws.json_service import ask
     from bai_agent.errors import ServiceError
 
