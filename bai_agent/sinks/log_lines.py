@@ -1,7 +1,8 @@
-"""Appends the benchmark's output to a file, a JSON object a line, in the form of the benchmark service's index of logs.
+"""Appends the lines of the benchmark's output to a file, each line as a JSON object.
 
-A log shipper on the machine, such as fluent-bit, reads it. Delivery is at least once: a killed agent may
-repeat the lines of its last second.
+The objects have the form of the benchmark service's index of logs. A log shipper on the machine, such as
+fluent-bit, reads the file. Delivery is at least once: after a kill, the lines of the last second may be
+repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 _READ = 256 * 1024
 _LONGEST = 64 * 1024
-"""Bytes of one entry: a longer line becomes several, since log shippers drop lines that are too long."""
+"""Maximum bytes of one entry. A longer line becomes several entries, because log shippers drop long lines."""
 
 
 class LogLinesFile(SinkThread):
@@ -69,7 +70,10 @@ class LogLinesFile(SinkThread):
         return None if last else _POLL_S
 
     def _take(self, *, last: bool) -> bool:
-        """Write the next lines; return whether there were any. last: nothing more is printed. Raises OSError."""
+        """Write the next lines; return whether there were any. Raises OSError.
+
+        last: whether the output is complete.
+        """
         before = self._progress
         offset, chunk = self._read(before.offset)
         lines, end = _split(chunk, whole=last and len(chunk) < _READ)
@@ -95,21 +99,21 @@ class LogLinesFile(SinkThread):
             return offset, os.pread(descriptor, _READ, offset)
 
     def _append(self, content: bytes) -> None:
-        # Opened each time: a log shipper may have moved it away.
+        # The file is opened each time, because a log shipper may have moved it away.
         self._path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with _opened(self._path, flags) as descriptor:
             if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is no file")
             size = os.fstat(descriptor).st_size
-            # An incomplete line, of a failed try or a killed agent, must not damage the next one.
+            # An incomplete line, of a failed try or a killed agent, must not damage the next line.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             rest = memoryview(b"\n" + content if torn else content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
 
     def _lines_after(self, offset: int, deadline: float) -> int:
-        """Return the number of lines left, as counted until `deadline`, and at least one if there are any."""
+        """Return the number of lines left, as counted until `deadline`: at least 1 if any line is left."""
         count = 0
         while True:
             try:
@@ -123,8 +127,10 @@ class LogLinesFile(SinkThread):
 
 
 def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
-    """Return the lines of a chunk, and the end of the last one. whole: the text after the last newline is
-    also a line."""
+    """Return the lines of a chunk, and the offset of the last line's end.
+
+    whole: whether the text after the last newline is a line too.
+    """
     end = len(chunk) if whole else chunk.rfind(b"\n") + 1
     if end == 0 and len(chunk) >= _LONGEST:
         end = _LONGEST
@@ -138,7 +144,7 @@ def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """Open a file; None if a file to be read does not exist. Raises OSError."""
+    """Open a file; yield None if a file to be read does not exist. Raises OSError."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
     except FileNotFoundError:

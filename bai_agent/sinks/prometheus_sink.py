@@ -1,6 +1,7 @@
-"""Pushes the last value of each metric to a Pushgateway every few seconds, and lets Prometheus scrape it here.
+"""Pushes the last value of each metric to a Pushgateway every few seconds, or serves it to Prometheus, or both.
 
-It keeps nothing on disk: a restarted agent reads `metrics.jsonl` again and pushes the same values.
+The sink stores nothing on disk, because a restarted agent reads `metrics.jsonl` again and pushes the same
+values.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Seconds between two looks at the file."""
 PUSH_S = 5.0
-"""Shortest time between two pushes (seconds): Prometheus scrapes the gateway no more often."""
+"""Shortest time between two pushes (seconds), because Prometheus does not scrape the gateway more often."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _AGAIN_S = 1.0, 15.0, 0.5
 
 
@@ -77,7 +78,7 @@ class PrometheusSink(SinkThread):
 
     @property
     def port(self) -> int | None:
-        """Address of the endpoint; None if it does not listen."""
+        """Port of the endpoint. None if the endpoint does not listen."""
         return self._endpoint.port if self._endpoint is not None else None
 
     def _summary(self, deadline: float) -> Delivery:
@@ -97,7 +98,7 @@ class PrometheusSink(SinkThread):
             self._endpoint.close()
 
     def _round(self, *, last: bool) -> float | None:
-        """Look, listen and push, as far as each is due."""
+        """Look at the file, and then listen and push if these are due."""
         try:
             if self._latest.look() or not self._text:
                 self._text = self._latest.text()
@@ -143,7 +144,7 @@ class PrometheusSink(SinkThread):
         return None if last else LOOK_S
 
     def _pause_before_push(self) -> float:
-        """Return the seconds until a push may be due; 0 if one is."""
+        """Return the seconds until a push may be due; 0 if a push is due now."""
         if self._arrived == self._latest.records:
             return LOOK_S
         due_s = self._pushed_at + PUSH_S - time.monotonic()
@@ -163,10 +164,10 @@ class PrometheusSink(SinkThread):
 
 
 class Endpoint:
-    """`/metrics` on an address of this machine while the run lasts: a small web server on threads of its own."""
+    """Small web server for `/metrics` on an address of this machine, on its own threads, during the run."""
 
     def __init__(self, host: str, port: int, text: Callable[[], bytes]) -> None:
-        """Listen. Port 0 means any free port. Raises OSError."""
+        """Start to listen. Port 0 means any free port. Raises OSError."""
         self._server = BoundedServer((host, port), _handler(text))
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(

@@ -1,5 +1,7 @@
-"""The protocol of sinks, their deliveries, and the thread of sinks that work in rounds: look for new records,
-deliver them, wait."""
+"""Defines the protocol of sinks, their deliveries, and the thread of sinks that work in rounds.
+
+In each round a sink looks for new records, delivers them, and waits.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,16 @@ _PAST_DEADLINE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """Summary of a sink, over all restarts of the agent, in the sink's own unit (messages, bytes)."""
+    """Summary of a sink's deliveries over all restarts of the agent, in the sink's unit (messages, bytes)."""
 
     delivered: int
     """Units that were acknowledged."""
     undelivered: int
     """Units without an acknowledgement."""
     error: str | None
-    """Reason in a sentence, if `undelivered` is not 0."""
+    """Reason why units are undelivered. None if `undelivered` is 0."""
     warnings: tuple[str, ...] = ()
-    """Sentences for a person."""
+    """Warnings that are shown to the user."""
 
     @classmethod
     def of(cls, *, delivered: int, undelivered: int, what: str, place: str, why: str) -> Delivery:
@@ -50,7 +52,7 @@ class RareWarnings:
         self._last = (-_SAME_WARNING_S, "")
 
     def add(self, text: str) -> None:
-        """Log `text`, unless it was the last one and that was a short time ago."""
+        """Log `text`, unless the last warning had the same text and was logged a short time ago."""
         now = time.monotonic()
         at, last = self._last
         if text != last or now - at > _SAME_WARNING_S:
@@ -59,7 +61,7 @@ class RareWarnings:
 
 
 class Sink(Protocol):
-    """A destination of records during the run. It works on a thread of its own, so that it never delays the run."""
+    """A destination of records during the run. A sink works on its own thread, so it never delays the run."""
 
     @property
     def name(self) -> str:
@@ -88,13 +90,14 @@ class Sink(Protocol):
 
 
 class SinkThread(threading.Thread, ABC):
-    """Runs rounds until one that follows `finish` has nothing left to do, or its deadline has passed.
+    """Runs rounds until a round after `finish` has nothing left to do, or until the deadline has passed.
 
-    Only this thread replaces the sink's state, as a whole: readers see one state or the next.
+    Only this thread replaces the sink's state, and always as a whole, so readers see a consistent state.
     """
 
     _on_this_machine = False
-    """Whether a round needs no network: the last one is then done even past the deadline, which other sinks may have used up."""
+    """Whether a round needs no network. If so, the last round runs even after the deadline, because other
+    sinks may have used up the time."""
 
     def __init__(self, name: str) -> None:
         """name: display name, such as "CloudWatch"."""
@@ -130,14 +133,15 @@ class SinkThread(threading.Thread, ABC):
         last = False
         try:
             while time.monotonic() < self._give_up_at or (self._on_this_machine and not last):
-                # Checked before the round, which then finds all records.
+                # This is checked before the round, so that the last round finds all records.
                 last = self._finishing.is_set()
                 pause_s = self._round(last=last)
                 if pause_s is None:
                     return
                 self._pause(pause_s, last=last)
         except Exception:
-            # The thread's outermost frame: a defect must appear in the result, and not end the run.
+            # This is the thread's outermost frame. A defect must appear in the result, but must not end the
+            # run.
             log.exception("%s: the sink ended by a defect", self.name)
             self._error = "it ended by a defect; agent.log has the details"
         finally:
@@ -146,27 +150,27 @@ class SinkThread(threading.Thread, ABC):
 
     @abstractmethod
     def _round(self, *, last: bool) -> float | None:
-        """Do what is due; return the seconds until the next round, None if this was the last one.
+        """Deliver what is due; return the seconds until the next round, or None if this round was the last.
 
-        last: no more records are written, so a round that finds none left is the last one.
+        last: whether all records are written. If so, a round that finds no more records is the last.
         """
 
     @abstractmethod
     def _summary(self, deadline: float) -> Delivery:
-        """Return the delivered and undelivered numbers; called when the rounds are over, or time is up."""
+        """Return the delivered and undelivered numbers. Called when the rounds are over or the time is up."""
 
     def _close(self) -> None:
         """Release the resources of the rounds."""
 
     def _failed(self, reason: str) -> None:
-        """Log the reason why nothing can be delivered, once, and keep it for `error`."""
+        """Log (once) the reason why nothing can be delivered, and store the reason for `error`."""
         if reason != self._error:
             log.warning("%s: %s", self.name, reason)
         self._error = reason
 
     def _pause(self, seconds: float, *, last: bool) -> None:
         if last:
-            # `_wake` remains set then, and would not wait.
+            # After `finish`, `_wake` remains set, so waiting for it would return at once.
             time.sleep(min(seconds, _FINISHING_PAUSE_S))
             return
         self._wake.wait(seconds)

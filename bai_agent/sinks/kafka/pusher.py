@@ -101,7 +101,8 @@ class KafkaPusher(threading.Thread):
         """Deliver the remaining records and return a summary of the whole run. Call it when `metrics.jsonl`
         is complete.
 
-        Returns as soon as all is delivered or cannot be, and by `deadline` (of `time.monotonic()`) whatever the broker does.
+        Returns once all records are delivered or cannot be delivered. Returns at `deadline` (of
+        `time.monotonic()`) at the latest, whatever the broker does.
         """
         now = time.monotonic()
         before = self._progress
@@ -131,7 +132,8 @@ class KafkaPusher(threading.Thread):
             while not self._is_over():
                 self._serve_one_connection()
         except Exception:
-            # The thread's outermost frame: a defect in the library must end in the result, not on a terminal that nobody sees.
+            # This is the thread's outermost frame. A defect in the library must be reported in the result,
+            # not on a terminal that nobody sees.
             log.exception("Kafka: the pusher ended by a defect")
             self._error = "the Kafka pusher ended by a defect; agent.log has the details"
         finally:
@@ -155,7 +157,7 @@ class KafkaPusher(threading.Thread):
         self._connected = True
         try:
             if self._push(producer):
-                # Before the connection is closed, which can take a second.
+                # This is set before the connection is closed, which can take a second.
                 self._drained.set()
         except NotAcknowledgedError as error:
             self._failed(str(error))
@@ -167,10 +169,9 @@ class KafkaPusher(threading.Thread):
             release(producer)
 
     def _push(self, producer: KafkaProducer) -> bool:
-        """Send until all is sent after `finish`, or no time is left; return False if a new producer is
-        needed.
+        """Send until `finish` was called and all records are sent, or until the time is up.
 
-        Raises NotAcknowledgedError.
+        Returns False if a new producer is needed. Raises NotAcknowledgedError.
         """
         sender = BatchSender(
             producer,
@@ -182,7 +183,8 @@ class KafkaPusher(threading.Thread):
         )
         try:
             while not self._is_over():
-                # Before the read: records written between a read and this check would be missed.
+                # This is checked before the read, because records written between a read and a later check
+                # would be missed.
                 finishing = self._finishing.is_set()
                 self._wake.clear()
                 usable = sender.settle()
@@ -214,8 +216,7 @@ class KafkaPusher(threading.Thread):
         if batch.end == offset:
             return True
         if self._unnoted + self._window.pending + len(batch.messages) > MAX_IN_FLIGHT * MAX_RECORDS:
-            # Otherwise, after a kill, messages acknowledged since would be sent again, in addition to those
-            # in flight.
+            # Without this, a kill would cause more messages to be sent again than those in flight.
             self._note_progress()
         window.append(Outgoing(batch, list(batch.messages)))
         return not batch.is_full
@@ -227,7 +228,7 @@ class KafkaPusher(threading.Thread):
         return now.delivered + now.refused - noted.delivered - noted.refused
 
     def _advance(self) -> None:
-        """Move on past the batches that are done."""
+        """Advance the progress past the batches that are finished."""
         window = self._window.outgoing
         while window and not window[0].messages:
             outgoing = window.popleft()
@@ -256,7 +257,8 @@ class KafkaPusher(threading.Thread):
             self._warnings.add(
                 f"{self._offset_file} cannot be written ({error.strerror}); a restart would send messages again"
             )
-        # Also if it failed: the next progress tries again, and the end need not wait for it.
+        # This is set even if the write failed. The next progress writes again, and `finish` need not wait for
+        # it.
         self._noted = progress
 
     def _is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""Sends batches of messages through one producer, in order, and takes the broker's answers."""
+"""Sends batches of messages through one producer, in order, and processes the broker's answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
 
 MAX_IN_FLIGHT = 3
-"""Largest number of batches that the producer holds. A kill can send these twice."""
+"""Maximum number of batches that the producer holds. After a kill, these may be sent twice."""
 _ANSWER_SECONDS = 60.0
 _END_SECONDS = 1.0
 """Seconds for the producer's thread to release its batches after it was told to end."""
@@ -27,7 +27,7 @@ _END_SECONDS = 1.0
 
 @dataclass
 class Outgoing:
-    """A batch in flight. It is kept over reconnections, so that a refused message is not offered for ever."""
+    """A batch in flight. It is kept across reconnections, so that a refused message is not sent for ever."""
 
     batch: Batch[MetricMessage]
     messages: list[MetricMessage]
@@ -43,11 +43,11 @@ class SendWindow:
 
     outgoing: deque[Outgoing] = field(default_factory=deque)
     at_a_time: int | None = None
-    """Number of messages that are sent alone, after a refusal. None if whole batches are sent, several in flight."""
+    """Number of messages in a group that is sent alone after a refusal. None if whole batches are sent."""
 
     @property
     def pending(self) -> int:
-        """Messages that the broker has neither acknowledged nor refused."""
+        """Number of messages that the broker has neither acknowledged nor refused."""
         return sum(len(each.messages) for each in self.outgoing)
 
 
@@ -60,7 +60,7 @@ class _Group:
 
 
 class BatchSender:
-    """Sends the batches of `window` through one producer. `wake` is set when there is an answer."""
+    """Sends the batches of `window` through one producer. `wake` is set when an answer arrives."""
 
     def __init__(
         self,
@@ -114,11 +114,11 @@ class BatchSender:
                 future.add_callback(self._answered, future)
 
     def settle(self) -> bool:
-        """Add the answers to the window; return whether the producer can still be used. Raises
-        NotAcknowledgedError.
+        """Apply the answers to the window; return whether the producer can still be used.
 
-        After a refusal it cannot: with idempotence that is fatal. The group that was refused is then offered
-        again in halves, each alone, until the message is found.
+        After a refusal the producer cannot be used, because a refusal is fatal with idempotence. The refused
+        group is then sent again in halves, each alone, until the refused message is found. Raises
+        NotAcknowledgedError.
         """
         failed = self._failure is not None
         if failed:
@@ -140,12 +140,13 @@ class BatchSender:
                 self._window.at_a_time = 2 * group.count if 2 * group.count < MAX_RECORDS else None
 
     def _take_failure(self) -> None:
-        """Take note of a refusal. Raises NotAcknowledgedError for any other failure."""
+        """Record a refusal. Raises NotAcknowledgedError for any other failure."""
         from kafka.errors import InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError
 
         refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
         group = self._groups[0]
-        # The group's own answer: a message is dropped only if the broker refused exactly that message.
+        # The group's own answer is needed: a message is dropped only if the broker refused exactly that
+        # message.
         failure = failure_of(group.future) if group.future.is_done else None
         if not isinstance(failure, refusals):
             raise NotAcknowledgedError(
@@ -174,7 +175,8 @@ class BatchSender:
         failure = failure_of(future)
         if failure is not None and self._failure is None:
             self._failure = failure
-            # Later records of the file must not arrive before it: the next producer sends them again.
+            # Records must not arrive before the failed message that they follow. So the producer is closed,
+            # and the next producer sends them again.
             self._producer._sender.force_close()
         self._wake.set()
 
