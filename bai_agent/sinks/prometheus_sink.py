@@ -1,4 +1,4 @@
-"""Pushes the last value of each metric to a Pushgateway every few seconds, or serves it to Prometheus, or both.
+"""Pushes the last value of each metric to a Pushgateway every few seconds, and/or serves it to Prometheus.
 
 The sink stores nothing on disk, because a restarted agent reads `metrics.jsonl` again and pushes the same
 values.
