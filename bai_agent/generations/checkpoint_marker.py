@@ -27,7 +27,7 @@ SLOTS = 3
 """Number of checkpoints of a node whose files are stored. The newest two checkpoints are complete while the
 next checkpoint is written."""
 MOST_FILES = 50_000
-"""Most files of a checkpoint, because the marker that names them is read as one object."""
+"""Maximum number of files in a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
 """Number of newest markers that are read to find a node's own last checkpoint and the checkpoint of a new
 generation."""
@@ -54,7 +54,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointMarker:
-    """A checkpoint that is complete."""
+    """Marker of a complete checkpoint."""
 
     generation: Count
     number: Count
@@ -94,7 +94,7 @@ def checkpoint_number(name: str) -> CheckpointNumber | None:
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """The checkpoints of an attempt. Nothing is cached: each call asks the store, and may raise StoreError."""
+    """The checkpoints of an attempt, without a cache: each call queries the store and may raise StoreError."""
 
     attempt: AttemptRecord
 
@@ -202,7 +202,7 @@ def marker_digest(marker: CheckpointMarker) -> str:
 
 
 def read_marker(table: object, at: CheckpointNumber, *, where: str) -> CheckpointMarker:
-    """Return the marker of that number from the output of `marker_bytes`. Raises RecordError."""
+    """Return the marker of the checkpoint `at` from its parsed object. Raises RecordError."""
     marker = checked(CheckpointMarker, table, where=where)
     if marker.at != at:
         raise RecordError(f"{where}: it is of {marker.name}; nothing is taken from it")
@@ -232,12 +232,12 @@ def is_below(name: str) -> bool:
 
 
 def leads_inside(name: str, target: str) -> bool:
-    """Return whether the symbolic link `name` of a folder leads to a name in the folder."""
+    """Return whether the symbolic link `name` to `target` leads to a name in the checkpoint's folder."""
     up = 0
     parts = target.split("/")
     while up < len(parts) and parts[up] == "..":
         up += 1
-    # After a name, "..", leads out of the folder to which that name leads.
+    # Only leading ".." are accepted: a ".." after a name leads out of the folder to which that name leads.
     return up <= name.count("/") and is_below("/".join(parts[up:]))
 
 

@@ -4,7 +4,7 @@ policy.
 A *generation* is a stretch of a job with fixed members in a fixed order. All members start together and end
 together. A *member* is a node of a generation. The first row of `ROWS` that fits decides:
 
-| seen | decision |
+| observation | decision |
 |---|---|
 | every member has succeeded; in an elastic job, a node may have been lost in the last 25 s | end: succeeded |
 | the job was cancelled | end |
@@ -66,8 +66,8 @@ from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 
 JOIN_SETTLE_S = 3.0
-"""Seconds to wait for further desired nodes after one has joined: agents that start together join one
-after the other."""
+"""Seconds to wait for further desired nodes after one node has joined, because agents that start together
+join one after the other."""
 LATE_LOSS_S = 25.0
 """Seconds before the last success within which a loss is ignored."""
 

@@ -1,7 +1,7 @@
 """Cache of virtual environments, so that the next job with the same requirements need not install them.
 
 ```
-<cache>/  <key>/        the venv, created in place since its programs contain their own path
+<cache>/  <key>/        the venv, created in place because its programs contain their own path
           <key>.json    digest of the files of a complete venv; its time is the time of the last use
           <key>.lock    held while the venv is created, taken or deleted
           <key>.users/  the run directories that use it
@@ -134,8 +134,8 @@ def cached_venvs(cache: Path) -> list[CachedVenv]:
 def digest_files(venv: Path) -> str:
     """Return a digest of the names, sizes and times of the files in `venv`, without contents.
 
-    The time is the inode's, which a program cannot set back. Byte code folders are left out, because Python
-    writes to them at any time.
+    The time is the inode's (ctime), which a program cannot set back. Byte code folders are left out, because
+    Python writes to them at any time.
     """
     digest = hashlib.sha256()
     for folder, folders, files in os.walk(venv):
