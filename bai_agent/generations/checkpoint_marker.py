@@ -94,7 +94,7 @@ def checkpoint_number(name: str) -> CheckpointNumber | None:
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """The checkpoints of an attempt, without a cache: each call queries the store and may raise StoreError."""
+    """The checkpoints of an attempt. Each call queries the store (without a cache). Raises StoreError."""
 
     attempt: AttemptRecord
 
