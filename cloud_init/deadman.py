@@ -1,10 +1,10 @@
-"""Ends the machine at its deadline; brings the guardian back. The boothook starts it under cloud-init's own Python, 3.6 or later.
+"""Ends the machine at its deadline, and restarts the guardian. The boothook starts it by cloud-init's Python.
 
     deadman=THIS python -I -B -c 'import os; exec(os.environ.pop("deadman"))' STATE LOG DEADMAN_SECONDS [REASON]
 
-It waits, and finally ends the machine, without a fork, because a benchmark may have left no free process.
-With REASON it ends the machine at once. STATE: the folder of our state. Exits with 0 only if the machine is
-to stay on.
+The deadman needs Python 3.6 or later. It waits and finally ends the machine without a fork, because a
+benchmark may have left no free process. With REASON it ends the machine at once. STATE: the folder of our
+state. The exit code is 0 only if the machine is to stay on.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import List
 
 STATE, LOG = sys.argv[1] + "/", sys.argv[2]
 HUNG = 1800
-"""Seconds from a boot to the guardian's start: package upgrades may lie between."""
+"""Longest time from a boot to the guardian's start (seconds). Package upgrades may happen in this time."""
 POLL = 10
 MISSING = 12
 """Number of consecutive looks without the guardian after which it is restarted: the guardian also ends at a
@@ -30,14 +30,14 @@ def main(deadman_seconds: int, reasons: List[str]) -> None:
     if reasons:
         end(reasons[0])
     account = numbers(read(STATE + "deadline"))
-    # Spent: in earlier boots. Start by the wall clock; 0 if it is not known.
+    # spent: seconds in earlier boots. start: start by the wall clock; 0 if it is unknown.
     spent, start = account if len(account) == 2 else [0, 0]
     missing, clock = 0, 0
     while True:
         on = int(uptime() - begun)
-        # The remaining time is counted by the time for which the machine was on, which no clock can falsify.
-        # Time off counts too, by a clock that the guardian has checked; it is read once in each boot, because
-        # it may jump at any other time.
+        # The time for which the machine is on counts, and no clock can falsify it. The time off counts too,
+        # by a clock that the guardian has checked. The clock is read once in each boot, because it may jump
+        # later.
         if not clock and os.path.exists(STATE + "clock_right"):
             clock = int(time.time())
             start = start or clock - on - spent
@@ -63,7 +63,7 @@ def watch_guardian(on: int, missing: int) -> int:
         return 0
     if missing + 1 < MISSING:
         return missing + 1
-    # A guardian that has ended its job was about to power off, and died because no process was available.
+    # A guardian that has ended its job was about to power off, but died because no process was available.
     ended = read(STATE + "ended").strip()
     if ended and "power=stay" not in read(STATE + "settings"):
         end(ended)
@@ -74,8 +74,8 @@ def watch_guardian(on: int, missing: int) -> int:
 
 
 def end(reason: str) -> None:
-    """Ask for a power-off until the machine is off, finally by force. Power the machine off, as power_off in
-    machine.sh does, whose last step forks."""
+    """Request a power-off until the machine is off, finally by force. Replaces power_off in machine.sh, whose
+    last step forks."""
     show("BAI-END " + reason)
     write("/proc/sys/kernel/hung_task_panic", "1")
     spawn("sync")
@@ -96,11 +96,11 @@ def end(reason: str) -> None:
 
 
 def leave_unit() -> None:
-    """Move to a control group of our own: a shutdown first kills those of cloud-init's units, and may hang
-    after that.
+    """Move to our own control group, because a shutdown first kills the groups of cloud-init's units and may
+    hang after that.
 
-    A service manager leaves groups alone that it does not know. For both cgroup versions, even if both are
-    mounted: https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
+    A service manager does not touch groups that it does not know. This works for both cgroup versions, even
+    if both are mounted: https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
     """
     for hierarchy in ("", "unified/", "systemd/", "pids/"):
         if os.path.exists(CGROUP + hierarchy + "cgroup.procs"):
@@ -112,8 +112,8 @@ def leave_unit() -> None:
 
 
 def spawn(*command: str) -> bool:
-    """Start a program; return False if no process is left for it. A program that hangs, even at its start,
-    does not block us."""
+    """Start a program; return False if no process is available. A program that hangs, even at its start, does
+    not block us."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -131,8 +131,7 @@ def spawn(*command: str) -> bool:
 
 
 def uptime() -> float:
-    """Return the seconds since the machine started. Not by the wall clock, which may be set, and jump, in
-    between."""
+    """Return the seconds since the machine started, without the wall clock, which may be set and so jump."""
     try:
         return float(read("/proc/uptime").split()[0])
     except (IndexError, ValueError):
@@ -167,7 +166,7 @@ def write(path: str, text: str, flags: int = os.O_WRONLY) -> None:
 
 
 def keep_account(text: str) -> None:
-    """Write the state in place, into blocks that the file already has: the disk may be full."""
+    """Write the state in place, into blocks that the file already has, because the disk may be full."""
     write(STATE + "deadline", text, os.O_WRONLY | os.O_CREAT)
 
 
@@ -176,7 +175,7 @@ def say(text: str) -> None:
 
 
 def show(line: str) -> None:
-    """Write one line to the console, where another line may be incomplete, and to the log; either may be
+    """Write one line to the console, where another line may be incomplete, and to the log. Either may be
     missing."""
     write("/dev/console", "\r" + line + "\n", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
     write(LOG, line + "\n", os.O_WRONLY | os.O_APPEND)

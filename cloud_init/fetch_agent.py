@@ -1,15 +1,15 @@
-"""Fetches the files that a fresh instance needs, with its role's credentials: standard library only, Python
-3.6 or later.
+"""Fetches the files that a fresh instance needs, with the instance role's credentials.
 
-    fetch_agent.py bundle s3://BUCKET/KEY SHA256 FOLDER     download, check, unpack; FOLDER is there whole or not at all
-    fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check
-    fetch_agent.py facts                                    print the instance's id and its launch index
-    fetch_agent.py listed s3://BUCKET/KEY                   exit 0: the object is there; 1: it is not
-    fetch_agent.py clock  s3://BUCKET                       wait until this machine's clock is set, by S3's
+    fetch_agent.py bundle s3://BUCKET/KEY SHA256 FOLDER     download, check, unpack; FOLDER is complete or
+    absent fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check fetch_agent.py facts
+    print the instance's id and its launch index fetch_agent.py listed s3://BUCKET/KEY                   exit
+    with 0 if the object exists, else with 1 fetch_agent.py clock  s3://BUCKET                       wait
+    until our clock agrees with S3's clock
 
-Environment: AWS_REGION; S3_ENDPOINT; AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of all
-steps, 600). Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt,
-7 disk, 8 clock, 9 clock a little.
+It needs only the standard library of Python 3.6 or later. Environment: AWS_REGION; S3_ENDPOINT;
+AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of all steps, by default 600). A failure prints a
+sentence, and exits with 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk, 8 clock wrong, or 9 clock
+slightly wrong.
 """
 
 import calendar
@@ -34,22 +34,23 @@ from bai_agent.aws.http_request import imds_request, open_url, signed_headers
 
 UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8, 9
 TIMEOUT = 10
-"""Seconds for a connection, and for each read from it."""
+"""Time limit for a connection, and for each read from it (seconds)."""
 PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300, CLOCK_OFF: 300}
-"""Seconds for which each failure is retried. A new role is not known everywhere at once."""
+"""Seconds for which each failure is retried. AWS needs time to publish a new role, so DENIED is retried."""
 RIGHT, SIGNS = 60, 900
-"""Seconds by which a clock that is right may differ from S3's, and by which a signature may: RequestTimeTooSkewed beyond."""
+"""Largest difference from S3's clock (seconds): of a clock that is right, and of a clock whose signatures S3
+accepts. A larger difference leads to RequestTimeTooSkewed."""
 CERTIFICATE_TIME = (9, 10)
-"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
+"""OpenSSL's error codes X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
-"""From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's
-region."""
+"""Learned from S3's answers. skew: seconds by which S3's clock is ahead of ours, which may not be set yet.
+region: the bucket's region."""
 
 
 class FetchError(Exception):
-    """Why a file could not be fetched; `final`: retrying does not help."""
+    """A file could not be fetched. final: whether retrying does not help."""
 
     def __init__(self, code: int, sentence: str, final: bool = False) -> None:
         Exception.__init__(self, sentence)
@@ -74,8 +75,7 @@ def main(arguments: List[str]) -> int:
 
 
 def persist(work: Callable[[], int], limit: float) -> int:
-    """Do `work` until it succeeds, fails permanently, or `limit` seconds are over; then raise its last
-    failure."""
+    """Repeat `work` until it succeeds. Raise its last failure if permanent, or after `limit` seconds."""
     begun, pause = time.monotonic(), 0.5
     while True:
         try:
@@ -108,10 +108,10 @@ def bundle(url: str, sha256: str, folder: str) -> int:
 
 
 def unpack(archive: str, folder: str) -> None:
-    """Unpack an archive of ours, which has been checked by its checksum."""
+    """Unpack one of our archives, whose checksum was checked before."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            # Newer Pythons require a filter, older ones do not have the parameter.
+            # Newer Pythons require a filter, but older Pythons do not have the parameter.
             trust: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(folder, **trust)
     except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
@@ -143,16 +143,16 @@ def facts() -> int:
 
 
 def listed(url: str) -> int:
-    """Return 0 if the object is listed: a GET of a missing object is answered 403 without the right to list,
-    and 404 with it."""
+    """Return 0 if the object is listed, else 1. Not a GET: without the right to list, S3 answers the GET of a
+    missing object with 403 instead of 404."""
     bucket, key = split(url)
     answer = b"".join(get(f"s3://{bucket}", {"list-type": "2", "max-keys": "1", "prefix": key}))
     return 0 if f"<Key>{escape(key)}</Key>".encode() in answer else 1
 
 
 def clock(url: str) -> int:
-    """Compare our clock with S3's, which even a refusal contains: with a wrong clock no request can be
-    signed."""
+    """Compare our clock with S3's clock. The request is not signed, because a wrong clock would spoil the
+    signature, and even a refusal contains S3's time."""
     base, path = place(split(url)[0], "")
     try:
         with open_url(base + path, method="HEAD", timeout_s=TIMEOUT) as answer:
@@ -188,7 +188,8 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
     wanted = sorted((query or {}).items())
     text = "&".join(f"{name}={urllib.parse.quote(value, safe='~')}" for name, value in wanted)
     keys = credentials()
-    # After that, as answers may take long, and a signature is valid for some minutes.
+    # The time is read after the credentials, whose answers may take long. A signature is valid for some
+    # minutes.
     at = time.time() + _learned["skew"]
     headers = signed_headers(
         "GET", host, path, text, b"", {}, at=at, service="s3", region=region(), keys=keys
@@ -208,7 +209,7 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
 
 
 def place(bucket: str, key: str) -> Tuple[str, str]:
-    """Return the address of an object, or of the bucket without a key: scheme and host; path."""
+    """Return the address of an object, or of the bucket if `key` is empty: scheme and host, and path."""
     custom = os.environ.get("S3_ENDPOINT")
     domain = "amazonaws.com.cn" if region().startswith("cn-") else "amazonaws.com"
     base = (custom or f"https://s3.{region()}.{domain}").rstrip("/")

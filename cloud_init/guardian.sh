@@ -1,7 +1,7 @@
 #!/bin/sh
 # shellcheck disable=SC2154
-# The guardian: brings the agent, outlives it, and powers the machine off, however it ends.
-# Kept in $state, for the next boot: settings (what is to be done), facts (who we are), init_done, ended.
+# The guardian: fetches and starts the agent, outlives it, and powers the machine off, however the agent ends.
+# $state keeps for the next boot: settings (what is to be done), facts (who we are), init_done, ended.
 fetch_seconds=${BAI_FETCH_SECONDS:-600}
 install_seconds=300
 init_seconds=1800
@@ -13,11 +13,11 @@ keep_success_seconds=0
 nodes=1
 launch=0
 first_node=0
-# The kernel, short of memory, shall take a benchmark and not us; but not the machine instead of a benchmark.
+# A kernel short of memory shall kill a benchmark and not the guardian, so only the guardian is protected.
 # shellcheck disable=SC2016
 spare='{ echo 0 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
 
-# The last word, and the end of the machine, unless it is to stay.
+# Records the end of the job, and ends the machine unless it is to stay.
 end() {
     { printf '%s\n' "$*" >"$state/ended"; } 2>/dev/null
     case $* in
@@ -28,8 +28,8 @@ end() {
     finish "$@"
 }
 
-# The network file systems of an agent that did not come to its end: their servers may be gone, and a shutdown would wait for them.
-# $1: seconds for each.
+# Unmounts the network file systems of an agent that was killed. Their servers may be gone, and a shutdown
+# would wait for them. $1: seconds for each file system.
 unmount() {
     [ -n "${run:-}" ] && [ -r "$run/mounts" ] || return 0
     while read -r target; do
@@ -47,7 +47,7 @@ finish() {
     power_off
 }
 
-# A machine stays for $1 s to be looked into, until it is released or its time is over.
+# Keeps the machine for $1 s, so that a user can inspect it, or until it is released.
 keep() {
     [ "$1" -gt 0 ] || return 0
     say "keeping this machine for $1 s, or until it is released"
@@ -66,13 +66,13 @@ released() {
         >/dev/null 2>&1
 }
 
-# Waits that a signal ends at once: a shell runs its traps only between two commands.
+# Waits for $1 s, but a signal ends the wait at once. A shell runs its traps only between two commands.
 rest() {
     sleep "$1" &
     wait $!
 }
 
-# Somebody ends this machine, and the network with it. Whoever stays longer than 5 s holds that up.
+# Handles the shutdown of this machine and its network. We must exit within 5 s, or we delay the shutdown.
 terminated() {
     trap '' TERM INT
     say "asked to end"
@@ -89,7 +89,7 @@ terminated() {
     exit 0
 }
 
-# As bounded as can be: `timeout` is there wherever coreutils or busybox are.
+# Runs a command with a time limit. `timeout` exists wherever coreutils or busybox do.
 bounded() {
     sh -c "$spare" bounded timeout "$@"
 }
@@ -98,7 +98,7 @@ fetch() {
     sentence=$(BAI_FETCH_SECONDS=$fetch_seconds bounded $((fetch_seconds + 120)) "$own_python" -I -B "$state/fetch_agent.py" "$@")
 }
 
-# What `fetch` answered, as a reason.
+# Ends with the reason for the exit code of `fetch`.
 failed_fetch() {
     say "$2: ${sentence:-no answer in time}"
     case $1 in
@@ -120,7 +120,7 @@ find_own_python() {
     return 1
 }
 
-# The first Python by name that is new enough for the agent.
+# Finds the first Python in this list that is new enough for the agent.
 find_python() {
     for python in /opt/pytorch/bin/python python3.14 python3.13 python3.12 python3.11 python3.10 python3; do
         command -v "$python" >/dev/null || continue
@@ -129,7 +129,7 @@ find_python() {
     return 1
 }
 
-# Once in the machine's life, from its own distribution.
+# Installs a Python of the machine's distribution, once in the machine's life.
 install_python() {
     say "no Python of version 3.10 or later; installing one"
     if command -v apt-get >/dev/null; then
@@ -159,7 +159,7 @@ pythons() {
     say "python $python"
 }
 
-# Who we are does not change; after a reboot the file is as good as the metadata service.
+# The instance's facts do not change, so after a reboot the file replaces the metadata service.
 facts() {
     rank=
     read -r instance_id rank 2>/dev/null <"$state/facts"
@@ -191,7 +191,8 @@ bring_job() {
     say "job $job_id"
 }
 
-# S3 takes no signature that is off by a quarter of an hour, and numbers need a time. Only `fetch` can do without.
+# S3 accepts no signature that is off by a quarter of an hour, and metrics need a time. Only `fetch` needs no
+# right clock.
 wait_for_clock() {
     [ -n "$store_url$bundle_url" ] || return 0
     fetch clock "${store_url:-$bundle_url}"
@@ -202,7 +203,7 @@ wait_for_clock() {
     esac
 }
 
-# The user's own lines, each once: one that was interrupted by a reboot is run again.
+# Runs each of the user's init commands once. A command that was interrupted by a reboot is run again.
 init_commands() {
     number=0
     while [ -r "$state/init/$number" ]; do
@@ -221,8 +222,9 @@ init_commands() {
     done
 }
 
-# Kills an agent that hangs, so that it is started again: one that lives writes its heartbeat each 15 s, whatever the store does.
-# One of several nodes is not missed here: the others have given it up long before. Looks are counted, as clocks may be set.
+# Kills an agent that hangs, so that it is started again. A healthy agent writes its heartbeat every 15 s,
+# whatever the store does. With several nodes this is not needed: the others give up a silent node long
+# before. Looks are counted, because clocks may be set.
 watch_heartbeat() {
     [ "$nodes" -eq 1 ] || return 0
     seen='' looks=0
@@ -238,10 +240,11 @@ watch_heartbeat() {
     kill -KILL "$1" 2>/dev/null
 }
 
-# The agent decides how a run ends, and says so in result.json. Ended without, it is started again: it goes on where it stopped.
+# The agent decides how a run ends, and writes result.json. An agent that ends without that file is started
+# again, and continues where it stopped.
 run_agent() {
     starts=0
-    # One that has lost its guardian runs on.
+    # An agent that has lost its guardian still runs.
     if lives "$state/agent.pid" start_agent.py; then
         watch_heartbeat "$pid" &
     fi
@@ -265,7 +268,7 @@ run_agent() {
         say "agent ended with $code"
         if [ "$code" -le 6 ] && [ -e "$run/result.json" ]; then
             if [ "$code" -eq 5 ]; then
-                # The store may be what failed: then nobody reads it there.
+                # If the store failed, nobody can read the sentence there.
                 said=$(sed -n 's/.*"sentence": "\([^"]*\)".*/\1/p' "$run/result.json" 2>/dev/null | head -n 1)
                 [ -z "$said" ] || say "agent: $said"
             fi
@@ -275,7 +278,7 @@ run_agent() {
         [ -z "$said" ] || say "agent: $said"
         [ "$code" -ne 2 ] || end bad-descriptor
         pause=$((starts * starts))
-        # The others of several nodes give up one that is silent for limits.peer_silence, 20 s at least.
+        # Other nodes give up a node that is silent for limits.peer_silence, which is at least 20 s.
         [ "$nodes" -eq 1 ] || [ "$pause" -le 3 ] || pause=3
         [ "$starts" -ge "$max_starts" ] || rest "$pause"
     done
@@ -296,12 +299,12 @@ environment() {
     fi
 }
 
-# Snaps refresh by themselves, in the middle of whatever runs.
+# Snaps refresh by themselves, even during a benchmark.
 hold_snaps() {
     command -v snap >/dev/null && in_background timeout 60 snap refresh --hold=72h
 }
 
-# One guardian in each boot.
+# Exits if another guardian runs in this boot.
 only_one() {
     lock=/run
     [ -w "$lock" ] || lock=$state
@@ -333,7 +336,8 @@ if [ ! -r "$state/settings" ]; then
     say "$state/settings is not there; cloud-init may have failed to write it"
     end no-settings
 fi
-# Words of the shell, quoted: power, keep_failure_seconds, keep_success_seconds, nodes, launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
+# The file has quoted assignments of the shell: power, keep_failure_seconds, keep_success_seconds, nodes,
+# launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
 # shellcheck source=/dev/null
 . "$state/settings"
 run=$root/jobs/$job_id
