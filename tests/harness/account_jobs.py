@@ -1,4 +1,4 @@
-"""Jobs of a user's account, of which no machine boots: submitted, begun and ended as their agents would."""
+"""Jobs of a user's account whose machines never boot: a test begins and ends them as their agents would."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NEVER = (
     b"[    0.000000] Linux version 6.1\n"
     b"[   12.3] cloud-init[612]: Cloud-init v. 24.1 finished at Fri, 20 Nov 2026. Datasource DataSourceNone.\n"
 )
-"""The console of a machine that has booted without its user data."""
+"""Console output of a machine that has booted without its user data."""
 ELASTIC = "\n[elastic]\nreplacements = 2\n"
 
 
 class Account:
-    """A user's account, in which jobs are submitted and left."""
+    """A user's account in which a test submits jobs."""
 
     def __init__(self, aws: MotoAws, folder: Path, *, config: str = "") -> None:
         self.aws = aws
@@ -40,7 +40,10 @@ class Account:
     def submit(
         self, job_id: str = "job", more: str = ELASTIC, *, hardware: str = ""
     ) -> tuple[str, CliResult]:
-        """Submit a job; return its machine, and what was said. more, hardware: lines of its descriptor, the latter of `[hardware]`."""
+        """Submit a job; return its machine, and the output.
+
+        more: lines of the descriptor. hardware: lines of its `[hardware]`.
+        """
         (self.cli.folder / "b.toml").write_text(HELLO.replace("[ml]", f"{hardware}[ml]") + more)
         before = set(self.machines())
         done = self.cli.bai("submit", "b.toml", "--job-id", job_id)
@@ -49,7 +52,7 @@ class Account:
         return machine, done
 
     def begin(self, machine: str, job_id: str = "job") -> None:
-        """Do what the agent of the first node does."""
+        """Begin a job as the agent of its first node does."""
         record = JobRecord(self.store, job_id)
         for name in ("ready.json", "heartbeat.json"):
             self.store.put(record.node(0).key(name), json.dumps({"instance_id": machine}).encode())
@@ -60,7 +63,7 @@ class Account:
         attempt.settle_generation(0, first)
 
     def end(self, job_id: str = "job") -> None:
-        """Do what an agent does at the job's end."""
+        """End a job as its agent does."""
         content = json.dumps(
             {"version": 1, "job_id": job_id, "outcome": "succeeded", "status": "SUCCEEDED", "exit_code": 0}
             | {"sentence": "The benchmark succeeded.", "instances": [], "ended": now_ms()}
@@ -74,7 +77,7 @@ class Account:
         return [each["InstanceId"] for each in self.aws.instances()]
 
     def age(self, by: timedelta, below: str = "") -> None:
-        """Let objects of the bucket, and machines, be so much older."""
+        """Make objects of the bucket, and machines, older by `by`."""
         for key in s3_backends[self.aws.account]["aws"].buckets[self.aws.bucket].keys.values():
             if key.name.startswith(f"jobs/{below}"):
                 key.last_modified -= by

@@ -1,4 +1,4 @@
-"""Starts real agents on real jobs, for the tests of every room."""
+"""Starts real agents on real jobs, for all tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from preloaded_bai import PreloadedAgent, can_be_preloaded
 AGENT = (*BAI_AGENT, "run")
 
 RUN_SECONDS = 120
-"""Far beyond what any run of a test takes: a hang ends the test, not the suite."""
+"""Time limit of a run (seconds), far longer than any run of a test, so that a hang fails only its test."""
 
 
 def write_job(folder: Path, argv: Sequence[str | Path], *, name: str = "job", **tables: Any) -> Path:
@@ -49,7 +49,7 @@ def python_job(folder: Path, program: str, *, arguments: Sequence[str] = (), **t
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return this process's environment without what changes how Python buffers."""
+    """Return this process's environment without the variables that change Python's buffering."""
     return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, **more}
 
 
@@ -61,7 +61,10 @@ def popen_agent(
     prefix: Sequence[str] = (),
     command: Sequence[str] = AGENT,
 ) -> subprocess.Popen[bytes]:
-    """Start an agent in a session of its own: as a fork of one that is loaded already, unless prefix or command say what starts it."""
+    """Start an agent in its own session.
+
+    It is a fork of a process with all imports, unless `prefix` or `command` choose what starts it.
+    """
     options: dict[str, Any] = {
         "stdin": subprocess.DEVNULL,
         "stdout": output,
@@ -83,7 +86,7 @@ def start_agent(
     more: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start an agent in the foreground of nothing: its output goes to a file beside the run directory, or the job."""
+    """Start an agent in the background. Its output goes to a file beside the run directory or the job."""
     beside = rundir if rundir.parent.is_dir() else job
     with beside.with_suffix(".out").open("ab") as output:
         return popen_agent(
@@ -102,7 +105,7 @@ def run_agent(job: Path, rundir: Path, **options: Any) -> int:
 
 @dataclass(frozen=True)
 class ForkedAgent:
-    """Agents that are forks of one that is loaded already."""
+    """Agents that are forked from a process that has already loaded the agent."""
 
     _program: ForkedProgram
 
@@ -119,17 +122,19 @@ class ForkedAgent:
     def killed_at_each(
         self, call: str, folder: Path, make_job: Callable[[str], Path], *, least: int = 2
     ) -> Iterator[tuple[Path, str]]:
-        """Kill an agent at its first `call` and start it again, then another one at its second, until none is killed.
+        """Kill one agent at its first `call`, the next at its second `call`, and so on; start each one again.
 
-        Yields each run directory, with words for a failure. make_job: returns the job for the run directory of this name. least: of runs,
-        else the kills were too few.
+        Ends when an agent is not killed. Yields each run directory with a text for failures. make_job:
+        returns the job for a run directory's name. least: minimum number of runs, so that there were enough
+        kills.
         """
         number, killed = 0, True
         while killed:
             number += 1
             rundir = folder / f"{call}-{number}"
             job = make_job(rundir.name)
-            # A thread counts its own calls; the shims and the extractor, programs of their own, are let go.
+            # A thread counts its own calls. The shims and the extractor are other programs and are not
+            # killed.
             code = self.run(job, rundir, call=call, number=number)
             killed = code == -signal.SIGKILL
             if killed:
@@ -154,19 +159,19 @@ def result_of(rundir: Path) -> dict[str, Any]:
 
 
 def records_of(rundir: Path) -> list[dict[str, Any]]:
-    """Return the complete records; each line must be one."""
+    """Return the complete records. Each line must be a record."""
     return [json.loads(line) for line in (rundir / "metrics.jsonl").read_bytes().splitlines()]
 
 
 def events_of(rundir: Path) -> list[dict[str, Any]]:
-    """Return the events so far; the last line may be one that is being written."""
+    """Return the events so far, without a last line that is still being written."""
     return [
         json.loads(line) for line in (rundir / "events.jsonl").read_bytes().rpartition(b"\n")[0].splitlines()
     ]
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether the process runs; one that only waits to be reaped does not."""
+    """Return whether the process runs; False for a zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -195,5 +200,5 @@ def wait_until(condition: Callable[[], object], *, seconds: float = 120, every: 
 
 
 def begun(rundir: Path) -> Callable[[], bool]:
-    """Return whether the benchmark has printed "begun"."""
+    """Return a function that returns whether the benchmark has printed "begun"."""
     return lambda: (rundir / "output.log").exists() and b"begun" in (rundir / "output.log").read_bytes()

@@ -1,7 +1,8 @@
-"""Chromium without a window, spoken to over a pair of pipes: opens a page, asks it, moves the mouse, takes pictures.
+"""Controls Chromium without a window: opens a page, evaluates JavaScript, moves the mouse, takes pictures.
 
-The protocol is the one of the browser's own developer tools (https://chromedevtools.github.io/devtools-protocol/): JSON messages, each
-with a NUL at its end, on file descriptors 3 and 4. So neither a port nor a driver is needed.
+The protocol is that of the browser's developer tools (https://chromedevtools.github.io/devtools-protocol/):
+JSON messages, each with a NUL at its end, on file descriptors 3 and 4. So neither a port nor a driver is
+needed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 
 _PATIENCE_S = 90.0
-"""Far beyond what a page takes on a busy machine."""
+"""Time limit (seconds), far longer than a page takes on a busy machine."""
 _OPTIONS = (
     "--headless",
     "--remote-debugging-pipe",
@@ -39,7 +40,7 @@ _OPTIONS = (
 
 
 def chromium() -> str:
-    """Return the browser's program; fails the test where there is none."""
+    """Return the browser's program; fail the test if there is none."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         pytest.fail(
@@ -58,7 +59,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Ask for something; return the answer. What happens meanwhile is kept in `events`."""
+        """Call a method of the protocol; return the answer. Events that arrive meanwhile go to `events`."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if session is not None:
@@ -74,7 +75,7 @@ class Browser:
             self.events.append(answer)
 
     def await_event(self, method: str) -> None:
-        """Wait until something has happened since the last `events.clear()`."""
+        """Wait until the event `method` has happened since the last `events.clear()`."""
         deadline = time.monotonic() + _PATIENCE_S
         while not any(each.get("method") == method for each in self.events):
             self.events.append(self._receive(deadline, method))
@@ -138,7 +139,7 @@ class Page:
         )
 
     def ask(self, expression: str) -> Any:
-        """Return the value of an expression of JavaScript; a promise is waited for."""
+        """Return the value of a JavaScript expression. If it is a promise, wait for its value."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -153,7 +154,7 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Press the mouse's button at one place and let it go at another."""
+        """Press the mouse button at one place and release it at another."""
         self.move_mouse(*start)
         self.call(
             "Input.dispatchMouseEvent",
@@ -175,7 +176,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def picture(self, path: Path, *, full: bool = False, quality: int | None = None) -> None:
-        """Write what is seen of the page, or all of it, as PNG, or as JPEG of a quality."""
+        """Write the visible part of the page (full: the whole page) as PNG, or as JPEG of a `quality`."""
         options: dict[str, Any] = {"captureBeyondViewport": full}
         if quality is not None:
             options |= {"format": "jpeg", "quality": quality}
@@ -188,7 +189,7 @@ class Page:
 
     @property
     def complaints(self) -> list[str]:
-        """What the page has written to its console as an error, or thrown, since it was opened."""
+        """Errors that the page has written to its console or thrown since it was opened."""
         self.ask("0")
         found = []
         for event in self._browser.events:
@@ -204,7 +205,7 @@ class Page:
 
     @property
     def requests(self) -> list[str]:
-        """The addresses of all that it has asked for, the page itself first."""
+        """Addresses that the page has requested, its own address first."""
         self.ask("0")
         return [
             event["params"]["request"]["url"]
@@ -215,10 +216,10 @@ class Page:
 
 @contextmanager
 def open_browser(folder: Path) -> Iterator[Browser]:
-    """Start a browser whose profile is in `folder`; it is ended at the end."""
+    """Start a browser whose profile is in `folder`, and end it when the context is left."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
-    # Beyond 3 and 4, which the shell below gives them; inherited by nobody but that.
+    # The descriptors are above 3 and 4, to which the shell below moves them. Only that shell inherits them.
     theirs = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (theirs_in, theirs_out)]
     os.close(theirs_in)
     os.close(theirs_out)
@@ -236,7 +237,7 @@ def open_browser(folder: Path) -> Iterator[Browser]:
     try:
         yield Browser(ours_out, ours_in)
     finally:
-        # It ends when nobody is at the other end of its pipe.
+        # The browser ends when the other end of its pipe is closed.
         os.close(ours_out)
         try:
             process.wait(60)

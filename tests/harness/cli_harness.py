@@ -1,4 +1,4 @@
-"""`bai` and `bai-agent` as child processes, as a person or a script starts them."""
+"""Runs `bai` and `bai-agent` as child processes, as a user or a script starts them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BAI = (sys.executable, "-c", "from executor.cli import main; main()")
 BAI_AGENT = (sys.executable, "-m", "bai_agent")
 
 _SECONDS = 120
-"""Far beyond what any command of a test takes."""
+"""Time limit of a command (seconds), far longer than any command of a test takes."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class CliResult:
-    """What a program answered."""
+    """Output and exit code of a program."""
 
     code: int
     stdout: str
@@ -37,7 +37,7 @@ class CliResult:
 
 @dataclass(frozen=True)
 class CliHarness:
-    """Runs the programs in a folder and with an environment of their own.
+    """Runs the programs in their own folder and with their own environment.
 
     `environment` is all that they get. It is read at each start: `os.environ` itself follows what a test sets later.
     """
@@ -47,10 +47,10 @@ class CliHarness:
     bai_program: tuple[str, ...] = BAI
     agent_program: tuple[str, ...] = BAI_AGENT
     preloads: bool = True
-    """Whether `bai` may be forked from a process that has imported what it needs; else each start imports all."""
+    """Whether `bai` may be forked from a process with all imports. If not, each start imports all."""
 
     def bai(self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING, stdin: str = "") -> CliResult:
-        """Run `bai` to its end; `env`: what this call has beside the environment."""
+        """Run `bai` to its end. env: variables of this call in addition to the environment."""
         with self.start(*arguments, env=env, stdin=subprocess.PIPE) as started:
             try:
                 out, err = started.communicate(stdin, timeout=_SECONDS)
@@ -65,7 +65,7 @@ class CliHarness:
     def start(
         self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING, **options: Any
     ) -> subprocess.Popen[str]:
-        """Start `bai`; `options`: those of Popen, whose default here is a pipe for each output."""
+        """Start `bai`. options: options of Popen; by default each output is a pipe."""
         variables = {**self.environment, **env}
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         if (

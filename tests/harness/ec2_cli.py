@@ -1,4 +1,4 @@
-"""`bai` before an AWS account (moto's): a bucket with records that were written by hand, and instances with our tags."""
+"""Runs `bai` on an AWS account of moto, with handmade records in a bucket and instances with our tags."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ec2Cli(CliHarness):
     image: str
 
     def in_region(self, region: str) -> Ec2Cli:
-        """Return the same for another region's instances."""
+        """Return the same harness for the instances of another region."""
         ec2: EC2Client = boto3.client("ec2", region_name=region)
         return replace(self, ec2=ec2, image=_image(region))
 
@@ -50,13 +50,13 @@ class Ec2Cli(CliHarness):
         return open_store("s3://bucket/jobs", region=REGION)
 
     def handmade(self, job_id: str = "digits-1", **options: Any) -> HandmadeJob:
-        """Return a job that exists in a folder of this test; `bring` puts it into the bucket."""
+        """Return a job in a folder of this test. `bring` puts the job into the bucket."""
         return HandmadeJob(self.folder / "handmade", job_id, **options)
 
     def bring(
         self, job: HandmadeJob, *, launched: list[str] | None = None, expires: timedelta = timedelta(hours=1)
     ) -> JobRecord:
-        """Put all of a job into the bucket, as its agent would have; with `launched` as if these were its instances."""
+        """Put all of a job into the bucket, as its agent would. launched: instances that the record names."""
         store = self.store
         for each in job.store.find(f"{job.record.job_id}/"):
             if "/output.log" in each.key or each.key.endswith("/metrics.jsonl"):
@@ -88,7 +88,7 @@ class Ec2Cli(CliHarness):
         client: str = "me",
         count: int = 1,
     ) -> list[str]:
-        """Run instances with the tags of a job; None: somebody's own."""
+        """Run instances with the tags of a job. job_id: None for instances that belong to no job."""
         tags = {"Name": "mine"}
         if job_id is not None:
             tags = {
@@ -112,7 +112,7 @@ class Ec2Cli(CliHarness):
         return [each["InstanceId"] for each in answer["Instances"]]
 
     def age(self, record: JobRecord, by: timedelta, *, but: str = "") -> None:
-        """Let what is in a job's record, but what begins with `but`, and the launches of all machines be so long ago."""
+        """Make a job's record (except keys that begin with `but`) and all launches older by `by`."""
         for account in s3_backends.values():
             for bucket in account["aws"].buckets.values():
                 for key in bucket.keys.values():
@@ -129,13 +129,13 @@ class Ec2Cli(CliHarness):
 
 
 def moment(ahead: timedelta) -> str:
-    """Return a time as it stands in a tag, so far ahead of now."""
+    """Return the time `ahead` of now in the form of a tag."""
     return (datetime.now(timezone.utc) + ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @contextmanager
 def open_ec2_cli(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Cli]:
-    """Set the environment to lead to moto, for this process and for every `bai`."""
+    """Set the environment so that this process and every `bai` use moto."""
     config = folder / "config.toml"
     config.write_text(f'bucket = "bucket"\nregion = "{REGION}"\nclient_id = "me"\n')
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{moto}")
@@ -147,6 +147,6 @@ def open_ec2_cli(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.Monkey
 
 
 def _image(region: str) -> str:
-    """Put an image into a region of moto that nobody has asked yet, and return its id."""
+    """Put an image into a region of moto that was not used before, and return the image's id."""
     register(DEBIAN, ec2=new_ec2(DEFAULT_ACCOUNT_ID, region), ssm=ssm_backends[DEFAULT_ACCOUNT_ID][region])
     return DEBIAN.image_id

@@ -1,4 +1,4 @@
-"""An elastic job of real agents, each of which reaches the job store by a way of its own, where requests go wrong."""
+"""An elastic job of real agents. Each agent reaches the store through its own gate, which causes faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ while not finish.exists():
     time.sleep(0.05)
 print("loss=0.5")
 """
-"""A benchmark that runs until it is told to fail in a generation on a node, or to finish."""
+"""A benchmark that runs until a file tells it to fail (in a generation, on a node) or to finish."""
 WAIT_S = 120
 S3 = {"url": "s3://bucket/jobs", "region": "us-east-1"}
 
@@ -79,7 +79,7 @@ class ElasticJob:
         return -1 if newest is None else newest
 
     def status(self) -> GenerationStatus | None:
-        """Return what `bai status` says of its newest generation."""
+        """Return the status of the job's newest generation, as `bai status` shows it."""
         return generation_status(self.record, self.record.job())
 
     def signed_s(self) -> float:
@@ -114,7 +114,7 @@ class ElasticJob:
         return []
 
     def check(self, *, restarts: int) -> None:
-        """Let it finish, and fail unless it has ended well, with one start for each member of a generation."""
+        """Let the job finish; fail unless it succeeded, with one start for each member of a generation."""
         self.finish()
         if self.nodes.agents:
             assert [self.nodes.wait(node) for node in self.all] == [0] * len(self.all)
@@ -131,12 +131,12 @@ class ElasticJob:
 
 
 class FaultyPut:
-    """What goes wrong at the next put of each of some objects below `control/`; for `Gate.around`."""
+    """Causes a fault at the next put of some objects below `control/`; for `Gate.around`."""
 
     def __init__(
         self, words: Sequence[str], spoil: Callable[[str, Callable[[], Answer]], Answer | None]
     ) -> None:
-        """words: "generation", "begin", "launch". spoil: takes the object's name and what puts it."""
+        """words: "generation", "begin", "launch". spoil: function of the object's name and the put."""
         self.left, self._spoil = list(words), spoil
         self._lock = threading.Lock()
 
@@ -153,27 +153,27 @@ class FaultyPut:
 
 
 def own_conflict(_: str, ask: Callable[[], Answer]) -> Answer:
-    """Put, and say that the object was there already."""
+    """Put the object, but answer that it already existed."""
     ask()
     status, body = denied("PreconditionFailed", 412)
     return status, {"Content-Type": "application/xml"}, body
 
 
 def false_conflict(_: str, ask: Callable[[], Answer]) -> Answer:
-    """Put nothing, and say that another put is under way."""
+    """Put nothing, and answer that another put is under way."""
     status, body = denied("ConditionalRequestConflict", 409)
     return status, {"Content-Type": "application/xml"}, body
 
 
 def late_answer(_: str, ask: Callable[[], Answer]) -> Answer | None:
-    """Put, and answer nothing for longer than an agent waits."""
+    """Put the object, but do not answer for longer than an agent waits."""
     ask()
     threading.Event().wait(7)
     return None
 
 
 class Hang:
-    """Stops an agent before the server hears of its put, until it is woken."""
+    """Stops an agent before the server receives its put, until `wake`."""
 
     def __init__(self, pid: int) -> None:
         self.name = ""
@@ -188,14 +188,14 @@ class Hang:
         return answer
 
     def wake(self) -> None:
-        """Let the put come, and then the agent go on."""
+        """Let the put reach the server, and then let the agent continue."""
         self._woken.set()
         self.has_put.wait(WAIT_S)
         os.kill(self._pid, signal.SIGCONT)
 
 
 def start_apart(job: ElasticJob, gates: Sequence[Gate]) -> None:
-    """Start all nodes, each with its own way to the store."""
+    """Start all nodes, each with its own gate to the store."""
     for node in job.all:
         job.nodes.start(node, {"S3_ENDPOINT": gates[node].url})
     job.wait_for_all(after=-1)

@@ -1,4 +1,4 @@
-"""Run directories as the extractor finds them, and what it leaves in them."""
+"""Makes run directories for the extractor, and reads the extractor's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bai_agent.job.run_directory import RunDir
 from bai_agent.metrics.process import Extractor
 
 Entry = tuple[str, int, int, int, int, str, float]
-"""(src, gen, off, i, k, name, value): what must be the same however often the extractor was killed."""
+"""(src, gen, off, i, k, name, value): these must not depend on how often the extractor was killed."""
 
 EXITED = {
     "code": 0,
@@ -81,12 +81,12 @@ def make_run(
 
 
 def extract(rundir: RunDir) -> None:
-    """Extract what is there, to its end."""
+    """Extract all that is there, to the extractor's end."""
     Extractor(rundir, read_job(rundir.job), sleep=lambda _: None).run()
 
 
 def extract_until_killed(rundir: RunDir, *, rounds: int = 1) -> None:
-    """Extract what is there, and die when there is nothing left to do for so many times."""
+    """Extract all that is there, and die after `rounds` rounds without anything left to do."""
     left = [rounds]
 
     def sleep(_: float) -> None:
@@ -99,7 +99,7 @@ def extract_until_killed(rundir: RunDir, *, rounds: int = 1) -> None:
 
 
 def extract_after_any_prefix(rundir: RunDir, *, with_checkpoint: bool, step: int = 1) -> Iterator[None]:
-    """Cut what a finished extraction left at every `step`th byte, and yield after each that it has been extracted again."""
+    """Truncate the metrics of an extraction at every `step`th byte; yield after each new extraction."""
     content, checkpoint = rundir.metrics.read_bytes(), rundir.extractor_offset.read_bytes()
     for size in (*range(0, len(content), step), len(content)):
         rundir.extracted.unlink()
@@ -113,12 +113,12 @@ def extract_after_any_prefix(rundir: RunDir, *, with_checkpoint: bool, step: int
 
 
 def finish_run(rundir: RunDir) -> None:
-    """Say that the benchmark has exited."""
+    """Record that the benchmark has exited."""
     rundir.exit.write_text(json.dumps(EXITED))
 
 
 def records(rundir: RunDir) -> list[dict[str, Any]]:
-    """Return the records, after checking that their numbers have no gap."""
+    """Return the records, after a check that their numbers have no gap."""
     content = rundir.metrics.read_bytes()
     assert content.endswith(b"\n") or not content
     found = [json.loads(line) for line in content.splitlines()]
@@ -127,7 +127,7 @@ def records(rundir: RunDir) -> list[dict[str, Any]]:
 
 
 def entries(rundir: RunDir, *sources: str) -> dict[str, list[Entry]]:
-    """Return what each source recorded, in order (by default all but the host's samples)."""
+    """Return the entries of each source, in order. By default the host's samples are left out."""
     found: dict[str, list[Entry]] = {src: [] for src in sources or ("log", "emit", "run")}
     for each in records(rundir):
         if each["src"] in found:
@@ -146,7 +146,7 @@ def entries(rundir: RunDir, *sources: str) -> dict[str, list[Entry]]:
 
 
 def extracted(rundir: RunDir) -> dict[str, Any]:
-    """Return the extractor's last word, without what it took of the machine, which no two processes do alike."""
+    """Return the extractor's final report, without its resource usage, which differs between processes."""
     value = json.loads(rundir.extracted.read_text())
     assert isinstance(value, dict)
     del value["own_usage"]

@@ -1,11 +1,11 @@
-"""Ways in which code under test is made to end."""
+"""Exceptions that tests raise to end code under test."""
 
 from __future__ import annotations
 
 
 class KilledError(Exception):
-    """Stands for a kill: nothing that the process would do after it is done."""
+    """Stands for a kill: the process does nothing more."""
 
 
 class PanicException(BaseException):
-    """As a library written in Rust raises it: no Exception."""
+    """Stands for the panic of a library written in Rust, which is not an Exception."""

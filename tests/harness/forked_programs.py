@@ -1,7 +1,7 @@
-"""A program of ours, started many times as a fork of one process that has loaded it already, to be killed at a chosen call.
+"""Starts a program many times as a fork of a process that has loaded it, and kills it at a chosen call.
 
-What a fork does is what the program does: a single-threaded process is forked, and the fork has a session, an environment and outputs
-of its own. What it starts in turn are ordinary processes.
+A fork behaves as the program does, because a single-threaded process is forked. The fork has its own session,
+environment and outputs. Its child processes are ordinary processes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import IO, Any
 
 CALLS = ("write", "writev", "rename", "link", "unlink", "mkdir", "fsync", "ftruncate")
-"""Functions of the C library at which a fork can be killed."""
+"""C library functions at which a fork can be killed."""
 
 _SOURCE = Path(__file__).with_name("call_killer.c")
 _LIBRARY = "call_killer.so"
 _SECONDS = 120
-"""Far beyond what any run of a test takes."""
+"""Time limit of a run (seconds), far longer than any run of a test."""
 
 
 @dataclass(frozen=True)
 class ForkedProgram:
-    """The process that is forked."""
+    """The process that has loaded the program and is forked for each run."""
 
     _asks: IO[str]
     _says: IO[str]
@@ -49,8 +49,8 @@ class ForkedProgram:
     ) -> int:
         """Run the program to its end and return its exit code, or the negative number of the signal that ended it.
 
-        `call` and `number`: each thread is killed just before its first, its second, … such call, and the process with it. after: a
-        file; calls count once it is there. seconds: within which it has to end.
+        call, number: the process is killed just before the `number`th such call of one of its threads. after:
+        a file; calls count once it exists. seconds: time limit of the run.
         """
         assert call is None or call in CALLS
         request = {
@@ -71,7 +71,7 @@ class ForkedProgram:
 
 @contextmanager
 def forked_program(folder: Path, main: str, *modules: str) -> Iterator[ForkedProgram]:
-    """Load `main` ("module:function") and what it imports only when it runs; `folder` takes what is compiled for it."""
+    """Load `main` ("module:function") and `modules` that it imports later. folder: for a compiled library."""
     command = [
         "gcc",
         "-shared",
@@ -89,7 +89,7 @@ def forked_program(folder: Path, main: str, *modules: str) -> Iterator[ForkedPro
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # By its name alone: a path with a space would be two libraries.
+        # The library is named without its path, because a path with a space would be two libraries.
         env={**os.environ, "LD_PRELOAD": _LIBRARY, "LD_LIBRARY_PATH": str(folder)},
     ) as process:
         assert process.stdin is not None
@@ -102,7 +102,7 @@ def forked_program(folder: Path, main: str, *modules: str) -> Iterator[ForkedPro
 
 
 def _serve(library: ctypes.CDLL) -> None:
-    """Fork for each request, and answer how the fork ended; return in the forks, and at the end."""
+    """Fork for each request, and answer how the fork ended. Returns in each fork, and at the end."""
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()
@@ -137,13 +137,14 @@ def _become(request: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     where, *more = sys.argv[1:]
-    # As with `python -m`: what it starts finds the modules that it finds, and not those of the tests.
+    # As with `python -m`, its children find the same modules as the program itself, but not the tests'
+    # modules.
     sys.path[0] = os.getcwd()  # noqa: PTH109
     for each in more:
         importlib.import_module(each)
     module, _, function = where.partition(":")
     program = getattr(importlib.import_module(module), function)
     assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
-    # Not by its path: what is not preloaded kills nothing, and has to be missed here.
+    # Not by its path: a library that was not preloaded kills nothing, and must fail here.
     _serve(ctypes.CDLL(None))
     sys.exit(program())

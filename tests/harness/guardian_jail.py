@@ -1,7 +1,7 @@
-"""A machine without a boot: this one's programs on a disk, a network, processes and a console of their own.
+"""A machine that does not boot: this host's programs with their own disk, network, processes and console.
 
-The scripts under test run there as they are, with the very paths that they have on an instance. Whatever would end the machine
-is a recorder; the rights to do so are taken away as well.
+The scripts under test run unchanged, with the paths that they have on an instance. A program that would end
+the machine is replaced by a recorder, and the rights to end the machine are removed too.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ echo "sleep $1" >>/dev/calls
 exec /usr/bin/sleep.real 0.02
 """
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
-"""As short as it may be on an instance; HOME is not set."""
+"""Smallest environment of an instance, without HOME."""
 
 
 class GuardianJail:
-    """A context: everything in it is gone when it ends."""
+    """The machine, as a context. When the context ends, everything in the machine is gone."""
 
     def __init__(self, folder: Path, *, shell: str = "dash") -> None:
         self._disk = folder / "disk"
@@ -110,7 +110,7 @@ class GuardianJail:
         self.root = self._holder.path(self._disk / "root")
         for name in ENDERS:
             self.program(f"usr/sbin/{name}", f'#!/bin/dash\necho "{name} $*" >>/dev/calls\n')
-        # No test waits for real: what a script sleeps is written down, and short.
+        # No test waits for real: the sleeps of scripts are recorded and short.
         self.program("usr/bin/sleep", _SLEEP)
         self.program("usr/bin/cloud-init", "#!/usr/bin/python3\n")
         packages = self.root / "usr/lib/python3/dist-packages"
@@ -129,7 +129,7 @@ class GuardianJail:
         self._holder.close()
 
     def program(self, path: str, text: str) -> None:
-        """Put a program into the machine, in place of what is there."""
+        """Put a program into the machine. It replaces a program at this path."""
         target = self.root / path
         target.unlink(missing_ok=True)
         target.write_text(text)
@@ -143,7 +143,7 @@ class GuardianJail:
         self.wait(lambda: self._first() is not None)
 
     def switch_off(self) -> None:
-        """Take the power away: all of its processes are gone at once."""
+        """Take the machine's power away, so that all of its processes are gone at once."""
         if self._machine is not None:
             first = self._first()
             ended = os.pidfd_open(first) if first is not None else None
@@ -176,7 +176,7 @@ class GuardianJail:
             self.run(*wanted["runcmd"][0])
 
     def run(self, *command: str, **environment: str) -> str:
-        """Run a program in the machine; return what it said, as soon as nobody holds its output any more."""
+        """Run a program in the machine; return its output as soon as no process holds the output open."""
         done = subprocess.run(
             self._entering(command, environment),
             stdin=subprocess.DEVNULL,
@@ -195,7 +195,7 @@ class GuardianJail:
         return process
 
     def processes(self, text: str) -> list[int]:
-        """Return this host's pids of the machine's processes in whose command line `text` stands."""
+        """Return this host's pids of the machine's processes whose command line contains `text`."""
         first = self._first()
         space = None if first is None else Path(f"/proc/{first}/ns/pid").readlink()
         found = []
@@ -210,17 +210,17 @@ class GuardianJail:
         return found
 
     def kill(self, text: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the machine's processes in whose command line `text` stands."""
+        """Send a signal to the machine's processes whose command line contains `text`."""
         for pid in self.processes(text):
             os.kill(pid, number)
 
     def set_clock(self, seconds: int) -> None:
-        """Let the deadman's clock stand still at so many seconds after 1970."""
+        """Stop the deadman's clock at `seconds` after 1970."""
         (self.root / "clock").write_text(str(seconds))
 
     @contextmanager
     def no_process_left(self) -> Iterator[None]:
-        """Let each fork in the machine fail, as where a benchmark has taken all processes that there may be."""
+        """Make each fork in the machine fail, as if a benchmark had used up all processes."""
         hierarchy = Path("/sys/fs/cgroup/pids")
         group = (hierarchy if hierarchy.is_dir() else hierarchy.parent) / f"bai-guardian_jail-{os.getpid()}"
         group.mkdir()
@@ -235,7 +235,8 @@ class GuardianJail:
             group.rmdir()
 
     def console(self) -> str:
-        # Each of our lines begins with a return, as the console may be in the middle of another one.
+        # Each of our lines begins with a carriage return, because the console may be in the middle of another
+        # line.
         return (self.root / "dev/console").read_bytes().decode().replace("\r", "")
 
     def last_words(self, *, seconds: float = 120) -> str:
@@ -249,7 +250,7 @@ class GuardianJail:
         return [arguments for name, _, arguments in lines if name == program]
 
     def wait(self, condition: Callable[[], object], *, seconds: float = 120) -> None:
-        """Wait until `condition` holds; fail with what the machine said where it does not."""
+        """Wait until `condition` holds. If it never does, fail with the machine's console and log."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -265,7 +266,7 @@ class GuardianJail:
         return [*enter, *rights, "/usr/bin/env", "-i", *variables, *command]
 
     def _first(self) -> int | None:
-        """Return this host's pid of the machine's first process, once it is the one that stays."""
+        """Return this host's pid of the machine's first process, or None until it is the one that stays."""
         assert self._machine is not None
         try:
             children = (

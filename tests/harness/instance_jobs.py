@@ -1,4 +1,4 @@
-"""Jobs for an instance whose agent does what a test says."""
+"""Jobs for an instance with an agent whose code a test chooses."""
 
 from __future__ import annotations
 

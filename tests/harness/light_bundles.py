@@ -1,6 +1,7 @@
-"""The agent's bundle without the packages that no machine of a test imports.
+"""Makes the agent's bundle without the packages that no machine of a test imports.
 
-With all of them it has 28 MB. Each submission hashes them, each new account is sent them, and each machine fetches and unpacks them.
+With these packages the bundle has 28 MB. Each submission hashes it, each new account receives it, and each
+machine fetches and unpacks it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from executor.backends.ec2.bundle.bundle import build, pack
 from executor.owned_folders import cache_folder, in_cache, keep_in_cache
 
 _CACHE = cache_folder(os.environ)
-"""As it is before any test changes the environment."""
+"""Cache folder before any test changes the environment."""
 _SECONDS = 600
 _NATIVE = re.compile(r"native/cp3(\d+)(-abi3)?/")
 
@@ -59,14 +60,15 @@ def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as name, tarfile.open(bundle) as archive:
         folder = Path(name)
-        # By hand: the same with the Pythons that have no extraction filters, up to 3.11.3.
+        # Unpacked by hand, because Pythons up to 3.11.3 have no extraction filters.
         for each in archive:
             if each.isfile() and is_needed(each.name) and (content := archive.extractfile(each)):
                 path = folder / each.name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
         if sys.version_info.minor in pythons:
-            # By their content: the time of a file in a bundle says nothing.
+            # Compiled files are valid by hash and not by time, because the times of files in a bundle mean
+            # nothing.
             options = ["-q", "--invalidation-mode", "unchecked-hash", "-s", name]
             subprocess.run([sys.executable, "-m", "compileall", *options, name], check=True, timeout=120)
         files = [each for each in folder.rglob("*") if each.is_file()]

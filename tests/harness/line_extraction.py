@@ -1,4 +1,4 @@
-"""What lines hold, without a run around them."""
+"""Extracts values from lines without a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.metrics.search.reading import Doubt
 
 
 class Unbounded:
-    """A guard that lets every search take its time."""
+    """A guard without a time limit for searches."""
 
     careful = False
 
@@ -22,13 +22,13 @@ class Unbounded:
 
 
 class Careful(Unbounded):
-    """A guard that has each line searched with each pattern by itself: the plain way."""
+    """A guard that makes each line be searched with each pattern separately: the plain way."""
 
     careful = True
 
 
 class Notes:
-    """What a person would be told."""
+    """Warnings that a user would get."""
 
     def __init__(self) -> None:
         self.not_numbers: list[tuple[int, str]] = []

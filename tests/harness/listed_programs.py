@@ -1,4 +1,4 @@
-"""PATH for the tests: the programs of a plain Debian system and of scripts/test-packages, and no others.
+"""Makes a PATH for the tests, with only the programs of a plain Debian system and of scripts/test-packages.
 
 A test that uses another program fails with that program's name, on the machine of whoever wrote it, instead of on the
 first fresh one.
@@ -18,13 +18,13 @@ _FORMAT = "${db:Status-Abbrev}\t${Package}\t${Architecture}\t${Essential}\t${Pri
 
 
 def listed_packages() -> list[str]:
-    """Return the packages that the tests may use programs of."""
+    """Return the packages whose programs the tests may use."""
     lines = (line.partition("#")[0].strip() for line in _LIST.read_text().splitlines())
     return [line for line in lines if line and line != "root:"]
 
 
 def link_listed_programs(folder: Path) -> bool:
-    """Fill `folder` with links to the listed programs; return False where no dpkg tells whose a program is."""
+    """Fill `folder` with links to the listed programs; return False if there is no dpkg."""
     if not (_DPKG / "status").is_file():
         return False
     owned = set(_files_of(_closure(listed_packages())))

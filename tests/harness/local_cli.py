@@ -1,4 +1,4 @@
-"""`bai` with jobs on this machine, and benchmarks that wait for a file before they end."""
+"""Runs `bai` with jobs on this machine, and benchmarks that wait for a file before they end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LocalCli(CliHarness):
 
     @property
     def go_file(self) -> Path:
-        """The file that ends a benchmark that waits."""
+        """File that a waiting benchmark waits for before it ends."""
         return self.folder / "go"
 
     def descriptor(
@@ -91,7 +91,7 @@ class LocalCli(CliHarness):
         more: str = "",
         interpreter: str = sys.executable,
     ) -> Path:
-        """Write a benchmark descriptor whose benchmark is `code`, by default Python. `more`: tables at its end."""
+        """Write a descriptor of a benchmark that runs `code`, by default Python. more: tables at its end."""
         path = self.folder / "benchmark.toml"
         path.write_text(
             _DESCRIPTOR.format(python=interpreter, code=code, limits=limits, strategy=strategy, more=more)
@@ -132,7 +132,7 @@ class LocalCli(CliHarness):
             time.sleep(0.02)
 
     def await_value(self, job_id: str, value: float) -> None:
-        """Wait until the agent's extractor has found it in the output."""
+        """Wait until the agent's extractor has found `value` in the output."""
         deadline = time.monotonic() + PATIENCE
         path = self.rundir(job_id).metrics
         while not (path.exists() and f'"value":{value},' in path.read_text()):
@@ -141,7 +141,7 @@ class LocalCli(CliHarness):
 
 
 def local_cli(folder: Path, **more: str) -> LocalCli:
-    """Return a harness whose store and cache are in `folder`; `more`: variables."""
+    """Return a harness whose store and cache are in `folder`. more: further variables."""
     own = {"XDG_CACHE_HOME": str(folder / "cache"), "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
     made = LocalCli(folder, environment(**own, **more))
     return replace(made, environment={**made.environment, "BAI_STORE": str(made.store)})
@@ -149,7 +149,7 @@ def local_cli(folder: Path, **more: str) -> LocalCli:
 
 @contextmanager
 def open_local_cli(folder: Path) -> Iterator[LocalCli]:
-    """Make a harness; at the end, end what benchmarks of its jobs have left."""
+    """Make a harness. At the end, end the processes that benchmarks of its jobs have left."""
     made = local_cli(folder)
     yield made
     for node in made.store.glob("*/attempts/0/nodes/*"):

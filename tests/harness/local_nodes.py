@@ -1,4 +1,4 @@
-"""Nodes of a job of several on this machine that `bai` has started: what they left, and the loss of one."""
+"""Nodes of a multi-node job that `bai` has started on this machine: their files, and the loss of a node."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def node_folder(cli: LocalCli, job_id: str, node: int) -> Path:
 
 
 def node_output(cli: LocalCli, job_id: str, node: int) -> str:
-    """Return what the benchmark has printed on a node."""
+    """Return the benchmark's output on a node."""
     path = node_folder(cli, job_id, node) / "output.log"
     return path.read_text() if path.exists() else ""
 
 
 def kill_node(cli: LocalCli, job_id: str, node: int) -> None:
-    """End all of a node at once, as a machine that is powered off."""
+    """Kill all processes of a node at once, as if its machine was powered off."""
     folder = node_folder(cli, job_id, node)
     found = [int(json.loads((folder / "ready.json").read_text())["pid"])]
     for file in folder.glob("**/started.json"):

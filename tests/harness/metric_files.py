@@ -1,4 +1,4 @@
-"""`metrics.jsonl` as the extractor would write it, and a job that sends it to Kafka."""
+"""Writes `metrics.jsonl` as the extractor would, and makes a job that sends it to Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new_run(folder: Path) -> RunDir:
 
 
 def append_records(rundir: RunDir, numbers: Iterable[int], **changes: Any) -> None:
-    """Append one record for each of `numbers`, whose `seq` it is and whose value is half of it."""
+    """Append one record for each of `numbers`. Its `seq` is the number, and its value is half of that."""
     with rundir.metrics.open("a") as file:
         file.writelines(
             json.dumps(
@@ -44,5 +44,5 @@ def append_records(rundir: RunDir, numbers: Iterable[int], **changes: Any) -> No
 
 
 def sequence(messages: Iterable[Any]) -> list[int]:
-    """The `seq` header of each message."""
+    """Return the `seq` header of each message."""
     return [int(dict(message.headers)["seq"]) for message in messages]

@@ -1,4 +1,4 @@
-"""The agents of one job of several nodes under Open MPI, on this machine."""
+"""Runs the agents of a multi-node job under Open MPI on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from node_agents import Nodes
 
 
 class MpiNodes(Nodes):
-    """The agents of one job, at 127.0.0.1, 127.0.0.2 and so on: instances, by what their metadata services say."""
+    """The agents of one job at 127.0.0.1, 127.0.0.2 … Their metadata services make them instances."""
 
     def __init__(self, folder: Path, argv: list[str], *, nodes: int = 2, **tables: Any) -> None:
         strategy = {"name": "mpi", **tables.pop("strategy", {})}
@@ -31,7 +31,7 @@ class MpiNodes(Nodes):
         )
 
     def run(self, envs: Mapping[int, Mapping[str, str]] = MappingProxyType({})) -> list[int]:
-        """Start both of two, and return how they exit."""
+        """Start both of two nodes, and return their exit codes."""
         for rank in (0, 1):
             self.start(rank, envs.get(rank, {}))
         return [self.wait(rank) for rank in (0, 1)]

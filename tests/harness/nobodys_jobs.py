@@ -1,4 +1,4 @@
-"""Jobs whose benchmark is the user "nobody"'s under an agent of root's, and what that user does in its folders."""
+"""Runs jobs whose agent is root's and whose benchmark is the user "nobody"'s, and acts as that user."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def nobody() -> pwd.struct_passwd:
 
 
 def as_nobody(script: str, *arguments: str | Path, cwd: Path) -> int:
-    """Do what a process of the benchmark's user could do at that moment; return the exit code."""
+    """Run a script as a process of the benchmark's user could do now; return the exit code."""
     drop = ["setpriv", f"--reuid={nobody().pw_uid}", f"--regid={nobody().pw_gid}", "--clear-groups"]
     command = [*drop, "sh", "-c", script, "sh", *arguments]
     return subprocess.run(command, cwd=cwd, timeout=60, check=False).returncode
 
 
 def what_is_in(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """Return owner, permissions, size and time of all that is below a folder, and of itself."""
+    """Return owner, permissions, size and time of a folder and of everything below it."""
     found = {}
     for path in (folder, *folder.rglob("*")):
         status = path.lstat()

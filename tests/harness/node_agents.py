@@ -1,4 +1,4 @@
-"""The agents of one job of several nodes, one for each node, on this machine."""
+"""Runs the agents of a multi-node job on this machine, one for each node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ while not Path({flag!r}).exists():
     time.sleep(0.05)
 print("loss=0.5")
 """
-"""A benchmark that runs until there is a file `flag`."""
+"""A benchmark that runs until the file `flag` exists."""
 WAIT_FOR_BEGUN = """
 import os, sys, time
 def begin():
@@ -36,7 +36,7 @@ def wait_for_begun():
 def _begun(rank):
     return os.path.join(os.path.dirname(sys.argv[0]), f"begun-{os.environ['BAI_GENERATION']}-{rank}")
 """
-"""How a benchmark of one process on each node fails only if all the others have begun, which it could end before."""
+"""Code with which a benchmark waits, before it fails, until the processes of all other nodes have begun."""
 
 
 class Nodes:
@@ -45,7 +45,7 @@ class Nodes:
     def __init__(
         self, folder: Path, program: str, *, nodes: int, argv: Sequence[str | Path] = (), **tables: Any
     ) -> None:
-        """program: what each process of Python runs. argv: the command in place of that."""
+        """program: Python code that each process runs. argv: command that replaces it."""
         self.folder = folder
         self.store = folder / "store"
         script = folder / "benchmark.py"
@@ -53,22 +53,26 @@ class Nodes:
         launchers = put_torchrun(folder)
         strategy = {"name": "torchrun", "nodes": nodes, **tables.pop("strategy", {})}
         self._apart = "store" in tables
-        """Each node's run directory is a folder of its own, which it copies to the store."""
-        # The least: a test of a lost node waits for it.
+        """Whether each node has its own run directory, which it copies to the store."""
+        # This is the smallest value, because a test of a lost node waits so long.
         limits = {"peer_silence": "20s", **tables.pop("limits", {})}
         tables = {"store": {"url": self.store.as_uri()}, "limits": limits, **tables}
         self.job = write_job(folder, argv or [sys.executable, script], strategy=strategy, **tables)
         self.env = environment(PATH=f"{launchers}:{os.environ['PATH']}")
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self.options: Mapping[int, Sequence[str]] = {}
-        """More of them for the agents of nodes."""
+        """Further options of the agents, by rank."""
         self.command: Sequence[str] = AGENT
-        """What starts an agent."""
+        """Command that starts an agent."""
 
     def start(
         self, rank: int, env: Mapping[str, str] = MappingProxyType({}), *, inside: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """env: what this node has beside the environment of all. inside: the file of a cgroup's members, which the agent enters first."""
+        """Start the agent of a node.
+
+        env: variables in addition to those of all nodes. inside: `cgroup.procs` of a cgroup that the agent
+        enters.
+        """
         enter = ["sh", "-c", f'echo $$ > {inside}; exec "$@"', "sh"] if inside is not None else []
         place = ["--dir", str(self.rundir(rank))] if self._apart else []
         with (self.folder / f"agent-{rank}.out").open("ab") as output:
@@ -89,14 +93,14 @@ class Nodes:
         return self.agents[rank].wait(timeout=RUN_SECONDS)
 
     def kill(self, rank: int) -> None:
-        """End an agent as a `kill -9` does."""
+        """Kill an agent by SIGKILL."""
         self.agents[rank].kill()
         self.agents[rank].wait()
 
     def lose(self, *ranks: int) -> None:
-        """End all of these nodes at once, as machines that are powered off."""
+        """Kill all processes of these nodes at once, as if their machines were powered off."""
         running = [self.processes(rank) for rank in ranks]
-        # Agents first: none of them may hear of another's end.
+        # Agents are killed first, because no agent may detect the end of another.
         agents = [self.agents[rank].pid for rank in ranks]
         for pid in [*agents, *(pid for each in running for pid in each if pid not in agents)]:
             with suppress(ProcessLookupError):
@@ -105,13 +109,13 @@ class Nodes:
             self.agents[rank].wait()
 
     def hang(self, rank: int, hung: bool = True) -> None:
-        """Stop all that runs on a node, as a machine that hangs; or let it go on."""
+        """Stop all processes of a node, as if its machine hung. hung: False to let them continue."""
         for pid in self.processes(rank):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP if hung else signal.SIGCONT)
 
     def processes(self, rank: int) -> list[int]:
-        """Return the agent of a node, its benchmark, and all that these have started."""
+        """Return the pids of a node's agent, its benchmark, and all processes that these have started."""
         of_generations = (self.rundir(rank) / "generations").glob("*/started.json")
         newest = max(of_generations, key=lambda each: int(each.parent.name), default=None)
         started = json.loads((newest or self.rundir(rank) / "started.json").read_bytes())
@@ -135,7 +139,7 @@ class Nodes:
         return found
 
     def close(self) -> None:
-        """End all that is left."""
+        """End all processes that are left."""
         for rank, agent in self.agents.items():
             with suppress(FileNotFoundError):
                 for pid in self.processes(rank):

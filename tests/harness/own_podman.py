@@ -1,4 +1,4 @@
-"""A podman with storage of its own, and an image made of this machine's busybox."""
+"""Makes a podman with its own storage, and an image of this machine's busybox."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TIMEOUT_S = 120
 
 
 def own_podman(folder: Path) -> dict[str, str]:
-    """Return the variables with which podman keeps all in `folder`, after making the image there."""
+    """Make the image in `folder`; return the variables with which podman stores all its files there."""
     storage, configuration = folder / "storage.conf", folder / "containers.conf"
     storage.write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/images"\nrunroot = "{folder}/running"\n'
     )
-    # crun refuses cgroups of both versions at once.
+    # crun refuses to run if cgroups of both versions are mounted.
     configuration.write_text(f'[engine]\nruntime = "runc"\ntmp_dir = "{folder}/tmp"\n')
     variables = {"CONTAINERS_STORAGE_CONF": str(storage), "CONTAINERS_CONF": str(configuration)}
     made = podman(

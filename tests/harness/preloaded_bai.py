@@ -1,9 +1,8 @@
-"""`bai`, its agents and the watcher as processes that are forked from one which has imported all that they need; else imports take most
-of a start.
+"""Forks `bai`, its agents and the watcher from a process with all imports, which take most of a start.
 
-What is forked is as real as a program that is started: a process of its own, with its arguments, folder, environment, streams,
-signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from, and so is its
-parent. A `bai` that was forked has the agents that it starts forked too.
+A forked program is as real as a started one: it is a process with its own arguments, folder, environment,
+streams, signals, exit code and end of the interpreter. Only its command line and its parent are those of the
+process from which it was forked. A forked `bai` also has its agents forked.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from types import SimpleNamespace
 from typing import Any, AnyStr
 
 _LARGEST = 100_000
-"""Bytes of arguments and environment that one message to the process takes."""
+"""Maximum size (bytes) of a message with arguments and environment."""
 _SECONDS = 120
-"""Far beyond what the imports, and then a fork, take."""
+"""Time limit (seconds), far longer than the imports and a fork take."""
 _LOCALE = ("LC_", "LANG")
 _READ_AT_START = ("PYTHON", "TZ", "LD_", "MALLOC_", "OPENSSL_", *_LOCALE)
-"""How variables begin that Python and C libraries read before a program's first line, or once."""
+"""Prefixes of variables that Python and C libraries read before a program's first line, or only once."""
 _USUAL_LOCALE = "C.UTF-8"
 _WAY = 1000
-"""The file descriptor by which what was forked asks for another fork: far above those that a program opens."""
+"""File descriptor by which a forked program requests another fork, far above those that a program opens."""
 _STREAMS = 3
 
 
 class Preloaded(subprocess.Popen[AnyStr]):
-    """A program that was forked. Its parent is the process that it was forked from, which tells us its pid, and how it ended."""
+    """A forked program. Its parent is the process from which it was forked, which reports its pid and end."""
 
     program: str
     command: tuple[str, ...] = (__file__,)
-    """Arguments of the Python that is forked; the number of the socket by which it is asked is its last one."""
+    """Arguments of the Python that is forked. The last argument is the number of the socket for requests."""
     _ended: int
     _reading: Any
 
@@ -74,7 +73,7 @@ class Preloaded(subprocess.Popen[AnyStr]):
         self.pid = self._told(_SECONDS)
         self._child_created = True
 
-    # By these two all others wait, also while an exception or Ctrl-C leaves a `with`.
+    # All other waiting methods use these two, even while an exception or Ctrl-C leaves a `with`.
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         try:
             return self._wait(timeout=0)
@@ -85,14 +84,14 @@ class Preloaded(subprocess.Popen[AnyStr]):
         if self.returncode is None:
             if not wait([self._ended], timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            # Several threads may wait for it.
+            # Several threads may wait for the program.
             with self._reading:
                 if self.returncode is None:
                     self.returncode = os.waitstatus_to_exitcode(self._told(None))
         return self.returncode
 
     def _told(self, timeout: float | None) -> int:
-        """Return the next number that the process says that this one was forked from."""
+        """Return the next number from the process that this one was forked from."""
         assert wait([self._ended], timeout), "the process to fork from does not answer"
         said = os.read(self._ended, 4)
         assert said, "the process to fork from has ended; its stderr tells why"
@@ -115,7 +114,7 @@ class PreloadedAgent(Preloaded[bytes]):
 def can_be_preloaded(
     arguments: Sequence[str | Path], cwd: Path, env: Mapping[str, str], options: Mapping[str, Any]
 ) -> bool:
-    """Return whether a start with these differs from others in nothing that only a process's own start can give it."""
+    """Return whether a fork can replace a start with these arguments, environment and options."""
     special = [name for name in env if name.startswith(_READ_AT_START)]
     return (
         options.keys() <= {"stdin", "stdout", "stderr", "start_new_session", "env", "cwd", "pass_fds"}
@@ -137,14 +136,14 @@ def _message(
 
 
 def _umask() -> int:
-    """Return this process's, which `os.umask` only tells while it sets another one, for all threads."""
+    """Return this process's umask. `os.umask` would have to change it, for all threads."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [umask] = (line.split()[1] for line in lines if line.startswith("Umask:"))
     return int(umask, 8)
 
 
 class _Starter:
-    """The process with all imports. It is the same whichever test is the first to need it: environment and folder are nobody's."""
+    """The process with all imports. Its environment and folder do not depend on the test that starts it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.way, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -181,7 +180,7 @@ def _ask(command: tuple[str, ...], message: bytes, files: Sequence[int]) -> None
 
 
 def _start_agent(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start an agent as a `bai` does that was forked."""
+    """Start an agent as a forked `bai` does."""
     arguments = command[command.index("run") :]
     if can_be_preloaded(arguments, options["cwd"], os.environ, options):
         return PreloadedAgent(arguments, env=dict(os.environ), **options)
@@ -189,7 +188,7 @@ def _start_agent(command: Sequence[str], **options: Any) -> subprocess.Popen[byt
 
 
 def _preload() -> None:
-    """Import what any command needs, build the schemas of descriptors, and read AWS's descriptions of its services."""
+    """Import all that commands need, build the descriptors' schemas, and read AWS's service descriptions."""
     for package in (bai_agent, executor):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             # These two do their work when they are imported.
@@ -205,19 +204,23 @@ def _preload() -> None:
 
 
 def _subclasses(table: Any) -> list[Any]:
-    """Return a class with all that are derived from it."""
+    """Return a class with all classes that are derived from it."""
     return [table, *(each for derived in table.__subclasses__() for each in _subclasses(derived))]
 
 
 def _reopened(stream: Any) -> Any:
-    """Return a standard stream anew: whether it can seek, and where it stands, is another file's."""
+    """Return a standard stream, opened again because its descriptor is now another file."""
     buffering = 1 if stream.line_buffering else -1
     return os.fdopen(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
 
 
 def fork_when_asked(asked: socket.socket) -> str:
-    """Return in each process that is forked which program it is, with what it was given in place; the first ends with who asks."""
-    # Ctrl-C is for those that are forked: who asks is still told how they ended. Not ignored, lest they miss one.
+    """Fork for each request. Returns the name of the program in each fork.
+
+    The first process ends when the socket for requests is closed.
+    """
+    # Ctrl-C is meant for the forks, whose ends are still reported. SIGINT is blocked and not ignored, so that
+    # the forks do not miss it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     more_asked, way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ends: dict[int, tuple[int, int]] = {}
@@ -234,7 +237,7 @@ def fork_when_asked(asked: socket.socket) -> str:
             if not message:
                 os._exit(0)
             if not (pid := os.fork()):
-                # They are closed by their numbers, which others have then.
+                # Their numbers may belong to other files later, so Python must not close them.
                 asked.detach()
                 more_asked.detach()
                 return _become(json.loads(message), given, way, mask)
@@ -250,7 +253,7 @@ def _say(file: int, number: int) -> None:
 
 
 def _become(request: Sequence[Any], given: Sequence[int], way: socket.socket, mask: Any) -> str:
-    """Have this process be what was asked for; return which program that is."""
+    """Make this process the requested program; return the program's name."""
     global _is_forked
     program, arguments, cwd, env, umask, passed, new_session = request
     _is_forked = True
@@ -259,7 +262,7 @@ def _become(request: Sequence[Any], given: Sequence[int], way: socket.socket, ma
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(given[number], number)
         setattr(sys, name, _reopened(getattr(sys, name)))
-    # Out of the way of the numbers that they are to have.
+    # They are moved away from the numbers that they will get.
     kept = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _WAY + 1) for each in given[_STREAMS + 1 :]]
     os.dup2(way.detach(), _WAY, inheritable=False)
     os.closerange(_STREAMS, _WAY)

@@ -1,4 +1,4 @@
-"""The pages of a PDF: its words and where they stand, and where it has which colour, as poppler's programs see them."""
+"""Reads the words of a PDF with their places, and the places of a colour, by poppler's programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PICTURE = re.compile(rb"P6\n(\d+) (\d+)\n255\n")
 
 @dataclass(frozen=True)
 class Word:
-    """Its place in points, from the left edge of its page."""
+    """A word with its place in points, from the left edge of the page."""
 
     text: str
     left: float
@@ -27,7 +27,7 @@ class PrintedPage:
     """Points."""
     height: float
     words: list[Word]
-    """In the order in which they are drawn."""
+    """Words in the order in which they are drawn."""
 
 
 def printed_pages(pdf: Path) -> list[PrintedPage]:
@@ -46,7 +46,7 @@ def printed_pages(pdf: Path) -> list[PrintedPage]:
 
 
 def places_of_colour(pdf: Path, colour: bytes) -> list[int]:
-    """Return how far from the left edge of its page each dot of exactly this colour (RGB) is, in points."""
+    """Return the distance (points) from the page's left edge of each dot of exactly this colour (RGB)."""
     content = _poppler("pdftoppm", "-r", "72", "-aaVector", "no", pdf)
     found: list[int] = []
     start = 0

@@ -1,4 +1,4 @@
-"""`bai` at a real terminal."""
+"""Runs `bai` at a real terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 
 class Terminal:
-    """A process at a pseudo-terminal of 80 columns and 24 rows; what it draws is kept."""
+    """A process at a pseudo-terminal of 80 columns and 24 rows. Its output is kept."""
 
     def __init__(
         self, *arguments: str | Path, cli: CliHarness, environment: Mapping[str, str] | None = None
@@ -50,7 +50,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was drawn, without control sequences."""
+        """Output without control sequences."""
         return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", self.drawn)
 
     def await_text(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Terminal:
         os.write(self.master, b"\x03")
 
     def close(self) -> None:
-        """Close the terminal, as a person closes a window."""
+        """Close the terminal, as a user closes a window."""
         if self.master >= 0:
             os.close(self.master)
             self.master = -1
@@ -82,13 +82,13 @@ class Terminal:
             time.sleep(0.02)
 
     def _read(self, seconds: float) -> bool:
-        """Take in what is drawn within `seconds`; False where nothing more will come."""
+        """Read output for at most `seconds`; return False if there will be no more output."""
         if not select.select([self.master], [], [], seconds)[0]:
             return True
         try:
             piece = os.read(self.master, 65536)
         except OSError:
-            # EIO: the other side is closed.
+            # EIO means that the other side is closed.
             return False
         self.drawn += piece.decode(errors="replace")
         return bool(piece)

@@ -1,4 +1,4 @@
-"""A run's context in this process: real files, and small collaborators that need no time."""
+"""Makes a run's context in this process, with real files and small collaborators that need no time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from bai_agent.sinks.job_store.uploader import StoreUploader
 
 
 class SteppingClock(Clock):
-    """Time that passes by sleeping, and by `step` seconds with each reading. After `limit` seconds, whoever still sleeps fails."""
+    """Clock whose time passes by sleeping, and by `step` seconds with each reading.
+
+    A sleep after `limit` seconds fails.
+    """
 
     def __init__(self, *, step: float = 0.0, limit: float = 3600.0) -> None:
         self.start = self.now = time.monotonic()
@@ -34,7 +37,7 @@ class SteppingClock(Clock):
 
     @property
     def passed(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the clock was made."""
         return self.now - self.start
 
     def monotonic(self) -> float:
@@ -45,7 +48,7 @@ class SteppingClock(Clock):
         return self._epoch + self.now
 
     def set_forward(self, seconds: float) -> None:
-        """Set the time of day, as NTP does; the boot's own clock knows nothing of it."""
+        """Set the time of day, as NTP does. The monotonic clock does not change."""
         self._epoch += seconds
 
     def sleep(self, seconds: float) -> None:
@@ -55,13 +58,13 @@ class SteppingClock(Clock):
 
 @dataclass
 class ScriptedStopSource:
-    """A reason to stop, from the moment on when a test gives it one."""
+    """A source that has a reason to stop as soon as a test gives it one."""
 
     found: StopReason | None = None
     asked: list[float | None] = field(default_factory=list)
-    """The `running_s` of each question."""
+    """The `running_s` of each query."""
     after: int = 0
-    """So many questions get no reason yet."""
+    """Number of queries that get no reason yet."""
 
     def reason(self, running_s: float | None) -> StopReason | None:
         self.asked.append(running_s)
@@ -69,7 +72,7 @@ class ScriptedStopSource:
 
 
 class InstantExtractor:
-    """Has extracted everything as soon as it is started; with `stuck`, nothing for ever."""
+    """Has extracted everything as soon as it is started. With `stuck` it never finishes."""
 
     def __init__(self, *, stuck: bool = False) -> None:
         self.finished = False
@@ -91,7 +94,7 @@ class InstantExtractor:
 
 
 class IdleUploader(StoreUploader):
-    """Uploads nothing: its thread is never started."""
+    """Uploads nothing, because its thread is never started."""
 
     def start(self) -> None:
         pass
@@ -108,7 +111,7 @@ def make_context(
 ) -> RunContext:
     """Return the context of an agent that has just been started on `rundir`, as `bai_agent.cli` makes it.
 
-    tables: of the job descriptor. more: fields of the context.
+    tables: tables of the job descriptor. more: fields of the context.
     """
     clock = clock or SteppingClock()
     rundir.path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Warnings of a run, without those that tell of the machine that the tests run on."""
+"""Selects the warnings of a run that are not about the tests' own machine."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _OF_THE_MACHINE = (
 
 
 def own_warnings(result: Mapping[str, Any]) -> list[str]:
-    """Return what a result warns of, but for what a busy machine made of it."""
+    """Return the warnings of a result, except those that a busy machine causes."""
     return [each for each in result["warnings"] if not each.startswith(_OF_THE_MACHINE)]

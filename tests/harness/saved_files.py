@@ -1,4 +1,4 @@
-"""Files of a folder of checkpoints, as a benchmark has saved them a while ago, and as an agent has kept them."""
+"""Writes checkpoint files as a benchmark saved them some time ago, and as an agent stores them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bai_agent.job.record import JobRecord
 
 
 def save(path: Path, content: str, *, age_s: float = 10.0) -> None:
-    """Write a file so many seconds ago."""
+    """Write a file whose time is `age_s` seconds ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
     then = time.time() - age_s
@@ -22,7 +22,7 @@ def save(path: Path, content: str, *, age_s: float = 10.0) -> None:
 
 
 def saved(folder: Path) -> dict[str, str]:
-    """Return the contents of all files below a folder, by their paths there."""
+    """Return the contents of all files below a folder, by their paths in the folder."""
     return {
         each.relative_to(folder).as_posix(): each.read_text() for each in folder.rglob("*") if each.is_file()
     }

@@ -1,4 +1,4 @@
-"""Many requests at once, and how many launches they make side by side."""
+"""Sends many requests at once, and counts the launches that they make at the same time."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from service_runs import ServiceRuns
 
 CLIENTS = 20
 ASSIGNMENTS = "bai_serve_assignments_total"
-"""The figure of how often partitions were given: once, and after each rebalance."""
+"""Counter of assignments of partitions: the first one, and one after each rebalance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Burst:
-    """What came of many requests at once, with a broker that was restarted in their middle."""
+    """Results of many requests at once, with a broker that was restarted halfway."""
 
     rebalances: float
-    """Before the restart."""
+    """Number of rebalances before the restart."""
     most_launches: int
-    """Side by side."""
+    """Maximum number of launches at the same time."""
     memory: int
-    """Of the service before them, in bytes."""
+    """Memory of the service before the requests (bytes)."""
     growth: int
-    """By how much it was larger at most, in bytes."""
+    """Largest growth of this memory (bytes)."""
     lost: list[str]
     """Requests that were not launched and answered exactly once."""
     restarted_s: float
-    """From the first request until the broker was back."""
+    """Time from the first request until the broker was back (seconds)."""
     seconds: float
-    """From the first request until the last answer."""
+    """Time from the first request until the last answer (seconds)."""
 
 
 class LaunchGauge:
@@ -52,7 +52,7 @@ class LaunchGauge:
 
     @property
     def now(self) -> int:
-        """How many launches are under way."""
+        """Number of launches that are under way."""
         return self._now
 
     def _begin(self, call: Call) -> bool:
@@ -72,7 +72,7 @@ class LaunchGauge:
 def run_burst(service: ServiceRuns, count: int, *, wait: Callable[[Callable[[], bool]], object]) -> Burst:
     """Publish `count` requests, restart the broker when half of them are launched, and publish one more.
 
-    wait: returns when what it is given returns true, or raises.
+    wait: function that returns once its argument returns true, or raises.
     """
     warm_up(service)
     start, small = time.monotonic(), memory(service)
@@ -85,7 +85,7 @@ def run_burst(service: ServiceRuns, count: int, *, wait: Callable[[Callable[[], 
     service.broker.start()
     restarted = time.monotonic()
     service.publish("fetcher", fetcher_event(action_id="after"))
-    # The one that warmed it up was answered too.
+    # The request that warmed the service up was answered too.
     wait(lambda: answered(service) > len(ids))
     ended = time.monotonic()
     return Burst(
@@ -100,7 +100,7 @@ def run_burst(service: ServiceRuns, count: int, *, wait: Callable[[Callable[[], 
 
 
 def warm_up(service: ServiceRuns) -> None:
-    """Have one request launched and looked at: what is loaded with the first one is no growth."""
+    """Let one request be launched and observed, so that what it loads does not count as growth."""
     service.publish("fetcher", fetcher_event(action_id="warm-up", client_id="warm-up"))
     service.wait(lambda: answered(service) >= 1, "the first launch")
     service.wait(lambda: service.aws.calls("DescribeInstances"), "the first look at its machine")
@@ -118,18 +118,18 @@ def publish_burst(service: ServiceRuns, count: int) -> list[str]:
 
 
 def figure(service: ServiceRuns, name: str) -> float:
-    """Return one of the service's figures; 0 where there is none yet."""
+    """Return one of the service's figures; 0 if it does not exist yet."""
     found = re.search(rf"^{re.escape(name)} (\S+)$", service.get("/metrics")[1], re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
 def answered(service: ServiceRuns) -> float:
-    """Return how many requests this process has launched."""
+    """Return the number of requests that this process has launched."""
     return figure(service, 'bai_serve_answers_total{status="SUCCEEDED"}')
 
 
 def unanswered(service: ServiceRuns, ids: Sequence[str]) -> list[str]:
-    """Return which of the requests were not launched and answered exactly once."""
+    """Return the requests that were not launched and answered exactly once."""
     said: dict[str, list[str]] = {}
     for each in service.messages("status"):
         if each["payload"]["message"] != "Benchmark starting":
@@ -139,14 +139,14 @@ def unanswered(service: ServiceRuns, ids: Sequence[str]) -> list[str]:
 
 
 def memory(service: ServiceRuns) -> int:
-    """Return the service's PSS in bytes."""
+    """Return the service's PSS (bytes)."""
     assert service.process is not None
     text = Path(f"/proc/{service.process.pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
 
 
 class Sampler:
-    """Looks at the service's memory all the while."""
+    """Samples the service's memory until `stop`."""
 
     def __init__(self, service: ServiceRuns) -> None:
         self._service = service
@@ -156,7 +156,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> int:
-        """Return the largest size that was seen."""
+        """Stop; return the largest size of the samples."""
         self._stopping.set()
         self._thread.join()
         return self._largest

@@ -1,4 +1,4 @@
-"""`bai serve` as a child process, between a real Kafka broker and an emulated AWS account. Its topics are a test's own."""
+"""Runs `bai serve` with a real Kafka broker and an emulated AWS account. Each test has its own topics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from executor.configuration.service_config import TOPICS, Topics
 DASHBOARD = "https://grafana.example.com/d/bai?var-job={action_id}"
 STARTING = ("PENDING", "Benchmark starting")
 QUEUE = "bai-events"
-"""Of EC2's events, in tests that have one."""
+"""Name of the queue of EC2's events, in tests that have one."""
 _SECONDS = 180.0
 
 
@@ -42,10 +42,10 @@ class KillPoint:
     """A request at which the service is killed."""
 
     key: str
-    """Of the object that is written or deleted, with its bucket; of a launch the job's id."""
+    """Bucket and key of the object that is written or deleted. For a launch, the job's id."""
     action: str = "PutObject"
     before: bool = False
-    """Whether nothing comes of the request. Else it is carried out, and not answered."""
+    """Whether the request is not carried out. If False, it is carried out but not answered."""
 
     def fits(self, call: Call, *, before: bool) -> bool:
         named = call.resource == self.key or self.key in call.parameters.values()
@@ -54,7 +54,7 @@ class KillPoint:
 
 @dataclass(kw_only=True)
 class ServiceProcess:
-    """Starts the service, publishes what it reads, and reads what it publishes, whatever AWS it launches on."""
+    """Starts the service, publishes events for it, and reads its answers, on any AWS."""
 
     cli: CliHarness
     broker: Broker
@@ -64,10 +64,10 @@ class ServiceProcess:
     port: int = 0
     log: Path = field(default_factory=Path)
     readers: dict[str, TopicReader] = field(default_factory=dict)
-    """Topic → what reads it, of all that were read."""
+    """Reader of each topic that was read, by topic."""
 
     def start(self, *options: str, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
-        """Start it; return when it takes events."""
+        """Start the service; return when it accepts events."""
         self.log = self.cli.folder / f"serve-{uuid.uuid4().hex[:6]}.log"
         with self.log.open("w") as log:
             self.process = self.cli.start(
@@ -79,7 +79,7 @@ class ServiceProcess:
             self.wait(lambda: self.get("/readyz")[0] == 200, "that events are taken")
 
     def stop(self) -> int:
-        """End it as its surroundings would; return its exit code."""
+        """End the service by SIGTERM; return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
@@ -94,7 +94,7 @@ class ServiceProcess:
             self.process.wait(timeout=60)
 
     def close(self) -> None:
-        """Kill it, and read its topics no more."""
+        """Kill the service, and stop to read its topics."""
         self.kill()
         for reader in self.readers.values():
             reader.close()
@@ -112,7 +112,7 @@ class ServiceProcess:
             producer.close()
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
-        """Return what is in a topic, each message once however often it was sent."""
+        """Return the messages of a topic. A message that was sent several times is returned once."""
         found: dict[str, dict[str, Any]] = {}
         if topic not in self.readers:
             self.readers[topic] = TopicReader(self.broker.address, self.topics[topic])
@@ -125,7 +125,7 @@ class ServiceProcess:
         return list(found.values())
 
     def statuses(self, action_id: str | None = None) -> list[tuple[str, str]]:
-        """Return (status, message) of a request, or of all."""
+        """Return (status, message) of a request, or of all requests."""
         return [
             (each["payload"]["status"], each["payload"]["message"])
             for each in self.messages("status")
@@ -133,7 +133,7 @@ class ServiceProcess:
         ]
 
     def answers(self, action_id: str) -> list[tuple[str, str]]:
-        """Return what was said of a request that none of its machines has said anything about."""
+        """Return (status, message) of a request, without STARTING."""
         return [each for each in self.statuses(action_id) if each != STARTING]
 
     def wait_messages(self, topic: str, count: int) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ class ServiceProcess:
         return self.messages(topic)
 
     def get(self, path: str) -> tuple[int, str]:
-        """Ask its HTTP endpoints."""
+        """Query the service's HTTP endpoints."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
@@ -151,7 +151,7 @@ class ServiceProcess:
             return 0, str(error)
 
     def wait(self, done: Callable[[], Any], what: str) -> Any:
-        """Return what `done` returns as soon as that is true."""
+        """Wait until `done` returns a true value; return this value."""
         deadline = time.monotonic() + _SECONDS
         while not (found := done()):
             ended = self.process is not None and self.process.poll() is not None
@@ -168,10 +168,13 @@ class ServiceRuns(ServiceProcess):
 
     aws: MotoAws
     missing: Callable[[], set[KillPoint]] = set
-    """What it has not come to of the points where it is to be killed."""
+    """Return the kill points that the service has not reached yet."""
 
     def kill_at(self, *points: KillPoint, at_once: int | None = None) -> None:
-        """Have the service killed when it stands at all of `points`, or at `at_once` of them: who comes to one waits there."""
+        """Kill the service when it has reached all of `points`, or `at_once` of them.
+
+        A request at a point waits there.
+        """
         enough = len(points) if at_once is None else min(at_once, len(points))
         changed = threading.Condition()
         reached: set[KillPoint] = set()
@@ -197,7 +200,7 @@ class ServiceRuns(ServiceProcess):
         self.missing = lambda: set(points) - reached
 
     def wait_killed(self, *, more: bool = False) -> None:
-        """Wait until `kill_at` has happened. more: another one follows, and what was under way still counts for this one."""
+        """Wait until the service was killed. more: whether another `kill_at` follows."""
         assert self.process is not None
         try:
             code = self.process.wait(timeout=_SECONDS)
@@ -208,16 +211,16 @@ class ServiceRuns(ServiceProcess):
             self.forget_points()
 
     def forget_points(self) -> None:
-        """Have it live on."""
+        """Forget all kill points, so that the service continues."""
         self.aws.prevents, self.aws.answered = lambda call: False, lambda call: None
 
     @contextmanager
     def agent(self, job_id: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a launched job here, as its machine would: an agent, with what its record says. It ends with the block."""
+        """Run the agent of a launched job here, with the options of its record. It ends with the context."""
         key = f"jobs/{job_id}/job.toml"
         body = self.aws.client("s3", SETUP).get_object(Bucket=self.aws.bucket, Key=key)["Body"]
         table = read_toml_text(body.read().decode())
-        # This machine stays on.
+        # The tests' own machine must not be powered off.
         del table["end"]
         folder = self.cli.folder / f"machine-{job_id}"
         folder.mkdir()
@@ -232,7 +235,7 @@ class ServiceRuns(ServiceProcess):
 
     @contextmanager
     def beside(self) -> Iterator[ServiceRuns]:
-        """Run another replica of the service, which ends with the block."""
+        """Run another replica of the service, which ends with the context."""
         other = replace(self, process=None)
         other.start()
         try:
@@ -241,13 +244,13 @@ class ServiceRuns(ServiceProcess):
             other.kill()
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the bucket's keys that begin so."""
+        """Return the bucket's keys that begin with `prefix`."""
         answer = self.aws.client("s3", "setup").list_objects_v2(Bucket=self.aws.bucket, Prefix=prefix)
         return [each["Key"] for each in answer.get("Contents", ())]
 
 
 def allow_serving(aws: MotoAws, *more: str) -> None:
-    """Let `bai` do what the policies of a service, and those that are `more`, say, and nothing else."""
+    """Give `bai` only the rights of a service's policies and of the policies `more`."""
     folder = Path(__file__).parents[2] / "executor/backends/ec2/iam"
     texts = [(folder / f"{name}.json").read_text() for name in ("executor", "serve", *more)]
     statements = [each for text in texts for each in json.loads(text)["Statement"]]
@@ -267,7 +270,7 @@ def open_service_runs(
     configuration: str = "",
     service: str = 'look_interval = "1s"',
 ) -> Iterator[ServiceRuns]:
-    """Give a service topics and a configuration of its own; at the end none is left running.
+    """Make a service with its own topics and configuration. At the end no service is left running.
 
     configuration: lines for its file. service: lines for the table `[service]`.
     """
@@ -285,7 +288,7 @@ def open_service_runs(
 def open_service_process(
     folder: Path, broker: Broker, environment: Mapping[str, str], configuration: str, mark: str = ""
 ) -> Iterator[ServiceProcess]:
-    """Give a service topics of its own, whose names end in `mark`; at the end it does not run.
+    """Make a service with its own topics, whose names end in `mark`. At the end the service does not run.
 
     configuration: lines for its file, the last of them in the table `[service]`.
     mark: without one they are the topics of the benchmark service, which one test of a broker may use.
@@ -301,11 +304,11 @@ def open_service_process(
 def _configured(
     folder: Path, broker: Broker, environment: Mapping[str, str], configuration: str, mark: str
 ) -> tuple[CliHarness, dict[str, str]]:
-    """Return a service's program, and its topics, whose names end in `mark`; without one they are the defaults."""
+    """Return a service's program and its topics, whose names end in `mark` (by default the usual topics)."""
     topics = {name: f"{topic}{mark}" for name, topic in asdict(Topics()).items()}
     topics["letters"] = f"letters{mark}"
     config = folder / "config.toml"
-    # A service that was killed is missed by its group as soon as the broker allows.
+    # The group detects the loss of a killed service after the shortest time that the broker allows.
     session = "" if "session_timeout" in configuration else 'session_timeout = "6s"\n'
     own = f'dead_letter_topic = "{topics["letters"]}"\n{session}dashboard = "{DASHBOARD}"'
     config.write_text(f"{configuration}\n{own}\n")

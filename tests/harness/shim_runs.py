@@ -1,4 +1,4 @@
-"""A benchmark under its real shim, without an agent, for tests."""
+"""Runs a benchmark under its real shim, without an agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bai_agent.job.run_directory import RunDir, is_locked, read_json
 from bai_agent.shim.proc import RUN_MARKER, all_processes
 
 LIMIT = 120.0
-"""Far more than any of this takes; what waits longer has failed."""
+"""Time limit of each wait (seconds). A longer wait is a failure."""
 
 
 @dataclass
@@ -81,20 +81,20 @@ class Bench:
         until(lambda: text in self.output, f"{text!r} is printed, not only {self.output!r}")
 
     def processes(self) -> list[int]:
-        """Return the pids of all that carry this benchmark's mark, zombies not counted."""
+        """Return the pids of all processes with this benchmark's marker, without zombies."""
         mark = f"{RUN_MARKER}={self.rundir.path}".encode()
         return [p.pid for p in all_processes() if p.state not in "ZX" and mark in _environ(p.pid)]
 
 
 def ended_of(rundir: RunDir) -> RunEnd:
-    """Return how the benchmark of `rundir`, which has ended, did."""
+    """Return the end of the benchmark of `rundir`, which has ended."""
     ended = read_exit(rundir)
     assert ended is not None
     return ended
 
 
 def classified(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
-    """Return the outcome, and the sentence, of what exit.json says."""
+    """Return the outcome and the sentence for the content of exit.json."""
     return classify(checked(RunEnd, ended, where="exit.json"))
 
 

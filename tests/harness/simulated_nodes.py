@@ -1,4 +1,4 @@
-"""The nodes of an elastic job in this process, in a time of their own, over a store in which each call can go wrong.
+"""Simulates the nodes of an elastic job in this process, with simulated time and a store that can fail.
 
 What a node says, sees, decides and waits for is the agent's own code. Its benchmark is a stand-in that lives on if the agent is killed, as
 under the shim. Each node is a thread, and one of them runs at a time: a history is the same each time.
@@ -42,11 +42,11 @@ from bai_agent.runtime.stop import RunEndedError
 TICK_S = 0.5
 _AGENT_PORT, _SHIM_PORT = 1, 2
 LONGEST_S = 1500.0
-"""Seconds in which a history has to end; each fault delays the end by far less than 300 s."""
+"""Time limit of a history (simulated seconds). Each fault delays the end by far less than 300 s."""
 
 
 class _Killed(BaseException):
-    """Ends a node's agent where it is."""
+    """Ends a node's agent at the current call, as a kill does."""
 
 
 class _Over(BaseException):
@@ -55,23 +55,23 @@ class _Over(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong at the `call`-th request of a node's agent to the store, counted from `World.faults_from_s`."""
+    """A fault at the `call`-th request of a node's agent to the store, counted from `World.faults_from_s`."""
 
     node: int
     call: int
     kind: str
     seconds: float = 2.0
-    """How long a hung agent hangs, or a killed one is away."""
+    """Time for which a hung agent hangs, or a killed agent is away (seconds)."""
 
 
 KINDS = ("hang", "hang_after", "kill", "kill_after", "refuse", "no_answer")
-"""Of any request; the first of each pair goes wrong before the store has heard of it."""
+"""Faults of any request. The first of each pair happens before the request reaches the store."""
 PUT_KINDS = ("own_412", "409")
-"""Of a conditional put: the answer says that the object exists, which is of this very put, or is not true."""
+"""Faults of a conditional put. The answer says that the object exists: by this very put, or falsely."""
 
 
 class MemoryStore:
-    """One node's way to the objects that all share."""
+    """One node's access to the objects that all nodes share."""
 
     folder = None
     url = "memory:"
@@ -131,7 +131,7 @@ class MemoryStore:
 
 
 def _locked() -> threading.Lock:
-    """Return a lock that one thread waits for until another releases it: a tenth of a semaphore's CPU time."""
+    """Return a lock that one thread awaits until another releases it, with a tenth of a semaphore's CPU."""
     lock = threading.Lock()
     lock.acquire()
     return lock
@@ -143,7 +143,7 @@ def _raise_reason(monitor: ElasticMonitor) -> None:
 
 
 class _Monitor(ElasticMonitor):
-    """Waits in the time of the simulation."""
+    """Monitor that waits in simulated time."""
 
     sleep: Callable[[float], None]
 
@@ -153,7 +153,7 @@ class _Monitor(ElasticMonitor):
 
 @dataclass
 class SimulatedNode:
-    """A machine with an agent, which is killed and started again, and a benchmark that outlives it."""
+    """A machine with an agent, which may be killed and restarted, and a benchmark that outlives the agent."""
 
     world: World
     number: int
@@ -161,19 +161,19 @@ class SimulatedNode:
     lost: bool = False
     calls: int = 0
     starts: list[int] = field(default_factory=list)
-    """The generations that its benchmark was started in."""
+    """Generations in which the node's benchmark was started."""
     runs: int | None = None
-    """The generation whose benchmark runs."""
+    """Generation whose benchmark runs on the node. None if none runs."""
     exits: dict[int, Outcome] = field(default_factory=dict)
-    """How each generation ended here."""
+    """Outcome of each generation on the node."""
     hangs: bool = False
-    """Whether its agent hangs."""
+    """Whether the node's agent hangs."""
     monitor: ElasticMonitor | None = None
-    """Of the agent that lives and does not hang."""
+    """Monitor of the agent, if it lives and does not hang."""
     result: str | None = None
-    """The outcome that the agent ended with."""
+    """Outcome with which the agent ended."""
     idles: Callable[[], bool] | None = None
-    """Whether it would only sleep again if it woke now; None: it has to wake."""
+    """Whether the node would only sleep again if it woke now. None if it must wake."""
 
     def __post_init__(self) -> None:
         self.turn, self.done = _locked(), threading.Event()
@@ -198,7 +198,7 @@ class SimulatedNode:
         self.monitor, self.hangs = monitor, False
 
     def sleep(self, seconds: float, *, idles: Callable[[], bool] | None = None) -> None:
-        """Let the others go on, and return so much later; each TICK_S again as long as it `idles`."""
+        """Let the other nodes continue; return `seconds` later, or by TICK_S later as long as `idles()`."""
         self.wakes_s, self.idles = self.world.now + seconds, idles
         self.world.baton.release()
         self.turn.acquire()
@@ -314,7 +314,7 @@ class SimulatedNode:
         return self.world.now >= self._looks_s or monitor._due.is_set()
 
     def _pass(self, seconds: float, *, idles: Callable[[], bool] | None = None) -> None:
-        """Let time pass, in which the agent's other thread looks if it is due."""
+        """Let time pass. The agent's other thread checks meanwhile, if a check is due."""
         self.sleep(seconds, idles=idles)
         monitor = self.monitor
         if monitor is not None and self._looks_now(monitor):
@@ -327,7 +327,7 @@ class SimulatedNode:
             self._looks_s = self.world.now + monitor._until_next_s()
 
     def _follow(self, monitor: ElasticMonitor) -> None:
-        """Watch the benchmark until nothing of it is left."""
+        """Watch the benchmark until it has ended."""
         number = self.runs
         assert number is not None
 
@@ -355,7 +355,7 @@ class SimulatedNode:
         return number not in self.exits
 
     def _keep_checkpoint(self, monitor: ElasticMonitor, number: int) -> None:
-        """Keep a checkpoint of a generation that has ended, as the node of its rank 0."""
+        """Save a checkpoint of a generation that has ended, as the node with rank 0."""
         if self.world.checkpoint is None or self.world.met[number].peers[0].node != self.number:
             return
         marker = CheckpointMarker(
@@ -372,7 +372,7 @@ class SimulatedNode:
 
 
 class World:
-    """A job's nodes and its store, and the time."""
+    """The nodes of a job, its store, and the time."""
 
     def __init__(
         self,
@@ -405,7 +405,7 @@ class World:
         self.written: Counter[str] = Counter()
         self.puts: dict[int, dict[int, bool]] = {}
         self.first_puts: dict[str, tuple[int, int]] = {}
-        """Which node put each object first, and at which of its requests."""
+        """Node that first put each object, and the number of the node's request."""
         self.suffered: list[Fault] = []
         self.met: dict[int, Any] = {}
         self.away: set[int] = set()
@@ -430,7 +430,7 @@ class World:
         return monitor.absence.answer() if monitor is not None and self.reachable else None
 
     def lose(self, node: int) -> None:
-        """Cut the power of a machine."""
+        """Cut the power of a node's machine."""
         it = self.nodes[node]
         it.lost, it.runs, it.monitor = True, None, None
         it.wakes_s = self.now
@@ -439,7 +439,7 @@ class World:
         self.nodes[node].wakes_s = self.now
 
     def fail(self, node: int) -> None:
-        """Let the benchmark fail on a node."""
+        """Make the benchmark fail on a node."""
         it = self.nodes[node]
         if it.runs is not None:
             it.exits[it.runs] = Outcome.FAILED
@@ -449,7 +449,7 @@ class World:
         self.write(f"job/attempts/0/requests/{number}.json", json.dumps({"desired": nodes}).encode())
 
     def run(self) -> World:
-        """Let all happen. Raises what a node's code raised."""
+        """Run the simulation to its end. Raises the exception of a node's code, if there was one."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(leader, "now_ms", lambda: round(1000 * self.now))
             patch.setattr(reachability, "find_refused", self._find_refused)
@@ -493,7 +493,7 @@ class World:
         self.baton.acquire()
 
     def _compute(self, seconds: float) -> None:
-        """Let the benchmarks of a generation work as long as all its members run it."""
+        """Let a generation's benchmarks compute while all members run the generation."""
         for number, members in self.met.items():
             nodes = [self.nodes[each.node] for each in members.peers]
             if all(each.runs == number and number not in each.exits and not each.lost for each in nodes):
@@ -503,7 +503,7 @@ class World:
                         each.exits[number] = Outcome.SUCCEEDED
 
     def _find_refused(self, ports: Iterable[tuple[Peer, int]]) -> set[int]:
-        """Return the nodes that live no more at a port: the agent of one that was killed, and the shim of none that runs."""
+        """Return the nodes whose port refuses connections: the node is lost, or no agent or shim is there."""
         refused = set()
         for peer, port in ports:
             it = self.nodes[peer.node]
@@ -522,7 +522,7 @@ class World:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What counts as the job's result, with the nodes that reported; empty if there is none."""
+        """The job's result, with the nodes that reported it; empty if there is none."""
         found = self.objects.get("job/result.json")
         return json.loads(found[1]) if found is not None else {}
 

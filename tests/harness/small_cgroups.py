@@ -1,4 +1,4 @@
-"""Memory cgroups for the kernel's out-of-memory killer to strike in."""
+"""Makes memory cgroups in which the kernel's out-of-memory killer strikes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def _locked(how: int) -> Iterator[None]:
-    # All runs of tests on this machine know this folder, and leave no file there.
+    # All test runs on this machine use this folder, and leave no file in it.
     folder = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, how)
@@ -24,7 +24,10 @@ def _locked(how: int) -> Iterator[None]:
 
 @contextmanager
 def no_memory_killer() -> Iterator[None]:
-    """Keep the killer of any test's `small_cgroup` away: the machine counts how often it strikes, and a SIGKILL beside it may be its own."""
+    """Prevent that the killer strikes in any test's `small_cgroup` meanwhile.
+
+    The machine counts its kills, so a SIGKILL at the same time would look like such a kill.
+    """
     with _locked(fcntl.LOCK_SH):
         yield
 
@@ -33,7 +36,7 @@ def no_memory_killer() -> Iterator[None]:
 def small_cgroup(limit_bytes: int) -> Iterator[Path]:
     """Make a cgroup with little memory below this process's own (version 1 or 2), which leaves it alone.
 
-    Returns the file into which a process that enters it writes its pid. Needs root.
+    Yields the file into which a process writes its pid to enter the cgroup. Needs root.
     """
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     version1 = Path("/sys/fs/cgroup/memory")
@@ -41,7 +44,7 @@ def small_cgroup(limit_bytes: int) -> Iterator[Path]:
         own = next(group for _, controllers, group in lines if controllers == "memory")
         folder, limit, members = version1 / own.lstrip("/"), "memory.limit_in_bytes", "tasks"
     else:
-        # Processes may only be in leaves there: beside our own group.
+        # In cgroup v2 processes may only be in leaves, so the new group is beside our own.
         folder = Path("/sys/fs/cgroup") / lines[0][2].lstrip("/")
         folder = folder.parent if folder != Path("/sys/fs/cgroup") else folder
         limit, members = "memory.max", "cgroup.procs"

@@ -1,4 +1,4 @@
-"""What every job store promises. Each kind of store has a class of tests that brings the fixture `store`."""
+"""Tests for every job store. Each kind of store has a test class that provides the fixture `store`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal that draws, wraps and echoes as those of people do: what stands on its screen can be read."""
+"""Runs commands in a terminal (tmux) that behaves as users' terminals do, and reads its screen."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import psutil
 PATIENCE = 120.0
 _EXIT = "the exit code is "
 _PARENT = ("sh", "-c", 'trap : INT TERM; "$@"; exit $?', "sh")
-"""Between the shell and the command: a shell goes on when its own child is stopped."""
+"""Process between the shell and the command, because a shell continues when its own child is stopped."""
 
 
 class Screen:
-    """A command in a window of tmux, which wraps what stands there when the window becomes narrower."""
+    """A command in a window of tmux, which wraps lines again when the window becomes narrower."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Screen:
         first: str = "",
         resizes: bool = False,
     ) -> None:
-        """first: what a shell does before the command, in the same window. resizes: so that `resize` can be called."""
-        # A socket's path has to be short.
+        """first: shell code that runs before the command. resizes: whether `resize` can be called."""
+        # The path of a socket must be short.
         self._folder = tempfile.TemporaryDirectory(prefix="screen-")
         self._environment = dict(environment)
         line = f'set -m\n{first}\n{shlex.join((*(_PARENT if resizes else ()), *map(str, command)))}; echo "{_EXIT}$?"; exec sleep 600'
@@ -52,26 +52,26 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
-        """What stands on the screen now."""
+        """Lines on the screen now."""
         return self._tmux("capture-pane", "-p").rstrip("\n").split("\n")
 
     @property
     def history(self) -> list[str]:
-        """What stands on the screen, and what has scrolled out of it."""
+        """Lines on the screen, and lines that have scrolled out of it."""
         return self._tmux("capture-pane", "-p", "-S", "-").rstrip("\n").split("\n")
 
     def press(self, *keys: str) -> None:
-        """Press keys by tmux's names: C-c, Enter."""
+        """Press keys, which have tmux's names: C-c, Enter."""
         self._tmux("send-keys", *keys)
 
     def resize(self, columns: int) -> None:
-        """Make the window so wide while the command rests: what it draws meanwhile would be for another width."""
+        """Change the window's width. The command is stopped meanwhile, or it would draw for another width."""
         (command,) = (
             psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}"))).children()[0].children()
         )
         command.suspend()
         try:
-            # tmux tells the program at once, but of a second change only after 250 ms.
+            # tmux notifies the program of a change at once, but of a second change only after 250 ms.
             time.sleep(0.5)
             self._tmux("resize-window", "-x", str(columns))
             tty = os.open(
@@ -88,7 +88,7 @@ class Screen:
             command.resume()
 
     def await_lines(self, done: Callable[[list[str]], bool]) -> list[str]:
-        """Wait for a screen of which `done` is true; return it."""
+        """Wait until `done` is true of the screen's lines; return them."""
         deadline = time.monotonic() + PATIENCE
         while not done(found := self.lines):
             assert time.monotonic() < deadline, "it was never drawn; the screen is:\n" + "\n".join(found)

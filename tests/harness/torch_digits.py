@@ -1,4 +1,4 @@
-"""What a training of examples/torch-digits by two nodes must have left, wherever they ran."""
+"""Checks the results of examples/torch-digits trained by two nodes, wherever they ran."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ["accuracy", "loss", "share_loss", "throughput"]
 
 
 class Measured(NamedTuple):
-    """A record, as a node's file or Kafka has it."""
+    """A record in a node's file or in Kafka."""
 
     rank: str
     process_rank: str | None
@@ -25,7 +25,7 @@ class Measured(NamedTuple):
 
 
 def records_in(stored: Mapping[str, bytes], ranks: Sequence[int] = (0, 1)) -> dict[int, list[Any]]:
-    """Return the records of nodes, by rank. stored: the objects of the job."""
+    """Return the records of the nodes, by rank. stored: objects of the job."""
     found: dict[int, list[Any]] = {}
     for rank in ranks:
         keys = [key for key in sorted(stored) if key.startswith(f"attempts/0/nodes/{rank}/metrics/")]
@@ -34,13 +34,16 @@ def records_in(stored: Mapping[str, bytes], ranks: Sequence[int] = (0, 1)) -> di
 
 
 def assert_trained_together(logs: Sequence[str], *, epochs: int) -> None:
-    """Both processes ended with the same weights, learned from different images, and their loss fell. logs: of the nodes, by rank."""
+    """Check that both processes learned from different images, and ended with equal weights and less loss.
+
+    logs: logs of the nodes, by rank.
+    """
     weights = [re.findall(r"^weights of process (\d): ([0-9a-f]{16})$", log, re.MULTILINE) for log in logs]
     assert [[process for process, _ in each] for each in weights] == [["0"], ["1"]], logs
     assert len({checksum for each in weights for _, checksum in each}) == 1
     shares = [re.findall(r" share_loss=(\S+) of (\d+) images$", log, re.MULTILINE) for log in logs]
     assert [len(each) for each in shares] == [epochs, epochs]
-    # Each saw a half of the images, and not the same half.
+    # Each process saw one half of the images, and the halves differ.
     sizes = [{int(size) for _, size in each} for each in shares]
     assert all(6000 < size < 7000 for each in sizes for size in each)
     assert all(mine != others for (mine, _), (others, _) in zip(*shares, strict=True))
@@ -52,7 +55,10 @@ def assert_trained_together(logs: Sequence[str], *, epochs: int) -> None:
 def assert_measured_once(
     kafka: Broker, job: str, records: Mapping[int, Sequence[Any]], *, epochs: int
 ) -> None:
-    """Kafka has each record of both nodes' benchmarks once, with its node's rank. records: of metrics.jsonl, by rank."""
+    """Check that Kafka has each record of both nodes' benchmarks once, with the node's rank.
+
+    records: records of metrics.jsonl, by rank.
+    """
     sent = assert_sent_once(kafka, job, records)
     count = {rank: [each.name for each in sent if each.rank == rank] for rank in ("0", "1")}
     assert sorted(count["0"]) == sorted(NAMES * epochs)
@@ -60,7 +66,7 @@ def assert_measured_once(
 
 
 def assert_sent_once(kafka: Broker, job: str, records: Mapping[int, Sequence[Any]]) -> list[Measured]:
-    """Check that Kafka has each of the nodes' records once, with its node's rank and its process's, and return them."""
+    """Check that Kafka has each record of the nodes once, with its node's and process's rank; return them."""
     stored = [
         Measured(
             str(rank), each.get("labels", {}).get("process_rank"), each["seq"], each["name"], each["value"]

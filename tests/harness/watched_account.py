@@ -1,4 +1,4 @@
-"""A user's account with the watcher, whose limits are those of its stack."""
+"""A user's account with the watcher, which has the rights of its stack."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class WatchedAccount(Account):
         )
 
     def watch(self, event: Any = None, **more: str) -> WatcherCall:
-        """Have the watcher called, by the schedule if no event is given."""
+        """Call the watcher, as the schedule does if there is no event."""
         return watcher_calls.call(self.code, event or scheduled(), {**self._environment(), **more})
 
     def start(self, who: str) -> subprocess.Popen[str]:
-        """Begin a look of `bai status` or of the watcher."""
+        """Start `bai status` or a call of the watcher."""
         if who == "user":
             return self.cli.start("status", "job", stdout=subprocess.DEVNULL, stderr=None)
         return watcher_calls.start(self.code, scheduled(), self._environment())
@@ -60,14 +60,14 @@ class WatchedAccount(Account):
         return {**kept, **mine, **self.limits}
 
     def lost(self, job_id: str = "job", more: str = ELASTIC) -> str:
-        """Submit a job whose machine is lost; return that."""
+        """Submit a job whose machine is then lost; return the machine."""
         machine, _ = self.submit(job_id, more)
         self.begin(machine, job_id)
         self.lose(machine)
         return machine
 
     def plant(self, identity: str, keys: Sequence[str], content: bytes = b"") -> list[str]:
-        """Write objects with the rights of an identity's policy; return those that it may write."""
+        """Write objects with the rights of an identity's policy; return the keys that it may write."""
         self.aws.policies.attach(identity)
         s3, written = self.aws.client("s3", identity), []
         for key in keys:
@@ -83,7 +83,7 @@ class WatchedAccount(Account):
         return written
 
     def submit_otherwise(self, job_id: str = "job", **request: Any) -> None:
-        """Have a job's mark and its stored launch, with these parameters, fit together, as a user's policy allows it."""
+        """Make a job's mark fit its stored launch with these parameters, as a user's policy allows it."""
         record = JobRecord(self.store, job_id)
         file = read_launch(record)
         assert file is not None

@@ -1,4 +1,4 @@
-"""Calls of the watcher as Lambda makes them: its own archive, in a process of its own with the function's memory."""
+"""Calls the watcher as Lambda does: from its own archive, in its own process with the function's memory."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from executor.backends.ec2.watcher.archive import HANDLER, WatcherArchive, build
 from executor.owned_folders import cache_folder
 
 MEMORY = 512 * 2**20
-"""Bytes of the function."""
+"""Memory of the function (bytes)."""
 _PROCESS = str(Path(__file__).with_name("watcher_process.py"))
 
 
 @dataclass(frozen=True)
 class WatcherCall:
-    """What a call did."""
+    """Result of a call."""
 
     answer: dict[str, Any] | None
     imported: list[str]
-    """Modules after the import of the handler."""
+    """Modules that are loaded after the import of the handler."""
     cold_s: float
-    """Processor time of that import."""
+    """Processor time of that import (seconds)."""
     peak: int
-    """Most memory (bytes)."""
+    """Peak memory (bytes)."""
     log: str
 
 
 def grant(
     policies: Policies, profile: str, *, subnets: list[str], types: list[str], name: str = "bai"
 ) -> None:
-    """Give the identity "watcher" the rights that its stack would give it, for these parameters."""
+    """Give the identity "watcher" the rights of a stack with these parameters."""
     lists = {"SUBNETS": subnets, "TYPES": types, "GROUPS": ["sg-1"], "OWNERS": ["amazon"], "NAME": [name]}
     policies.around = replace(
         policies.around,
@@ -87,13 +87,14 @@ class _ForkedWatcher(Preloaded[str]):
 
 
 def start(code: Path, event: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Begin a call of the handler of the unpacked archive; None as the event: only import it.
+    """Start a call of the handler of the unpacked archive. event: None to only import the handler.
 
-    With the archive that calls share, it is forked from a process that has imported the handler: as Lambda calls a function again.
+    With the shared archive, the call is forked from a process that has imported the handler, as in a warm
+    call of Lambda.
     """
     command = ("-I", "-S", _PROCESS, str(code), HANDLER, str(MEMORY))
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    # Lambda's user has no folder of its own.
+    # Lambda's user has no home folder.
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", **environment}
     process: subprocess.Popen[str]
     if code == unpacked():
@@ -108,7 +109,7 @@ def start(code: Path, event: Any, environment: Mapping[str, str]) -> subprocess.
 
 
 def call(code: Path, event: Any, environment: Mapping[str, str]) -> WatcherCall:
-    """Import the handler of the unpacked archive, and call it; None as the event: only import it."""
+    """Import the handler of the unpacked archive, and call it. event: None to only import it."""
     with start(code, event, environment) as process:
         try:
             out, err = process.communicate(timeout=120)

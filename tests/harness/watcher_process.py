@@ -1,4 +1,4 @@
-"""The watcher as Lambda runs it, in a process with the function's memory: one call, or many that are forked after the import."""
+"""Runs the watcher as Lambda does, with the function's memory: one call, or many forked calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Context:
 
 
 def main() -> None:
-    """Call the handler with the event on stdin; "null" only imports it.
+    """Call the handler with the event on stdin. "null" only imports the handler.
 
     Arguments: folder of the unpacked archive, name of the handler, bytes of memory, and the number of a socket if calls are forked.
     """
@@ -35,14 +35,14 @@ def main() -> None:
         _fork(int(number))
     event = json.loads(sys.stdin.read())
     answer = handler(event, _Context()) if event is not None else None
-    # What getrusage tells may be what the parent had.
+    # getrusage may report the peak of the parent.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     peak = int(status["VmHWM"].split()[0]) * 1024
     print(json.dumps({"answer": answer, "imported": imported, "cold_s": cold, "peak": peak}))
 
 
 def _fork(number: int) -> None:
-    """Return in each process that is forked. What a call would load is loaded before: of our modules and packages only the archive's."""
+    """Return in each forked process. Modules for a call are loaded before, ours only from the archive."""
     import gc
     import socket
 
