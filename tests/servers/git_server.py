@@ -1,4 +1,4 @@
-"""Repositories of git over https on this machine, as a host of repositories serves them."""
+"""Serves git repositories over https on this machine, as a host of repositories does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PRIVATE = "/private"
 
 
 class GitServer:
-    """Serves the repositories below `folder`; those below `private/` only with a login."""
+    """Serves the repositories below `folder`. Repositories below `private/` need a login."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class GitServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which git trusts the server."""
+        """Environment variables with which git trusts the server."""
         return {"GIT_SSL_CAINFO": str(self.certificate)}
 
     def start(self) -> None:
@@ -152,7 +152,7 @@ class Repository:
         ).stdout.strip()
 
     def commit(self, files: Mapping[str, str]) -> str:
-        """Commit these files in addition to those that there are; return the commit."""
+        """Commit these files in addition to the existing files; return the commit."""
         for name, text in files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

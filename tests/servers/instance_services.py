@@ -1,4 +1,4 @@
-"""What an instance reaches over the network while it boots: its metadata service, and S3 with its signatures checked."""
+"""Services that an instance reaches while it boots: its metadata service, and S3 that checks signatures."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ ACCESS_KEY, SECRET_KEY, SESSION_TOKEN = "ASIAPLANTED", "planted-secret-key", "pl
 
 @dataclass
 class Services:
-    """Both services on one port; the paths tell them apart. What it answers may be changed at any time."""
+    """Both services on one port, distinguished by the paths. A test may change the answers at any time."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
-    """bucket/key → content"""
+    """Content of each object, by bucket/key."""
     region: str = "us-east-1"
     instance_id: str = "i-0123456789abcdef0"
     launch_index: int = 0
     role: str | None = "worker"
     metadata: dict[str, str] = field(default_factory=dict)
-    """More of the metadata tree: path below `meta-data/` → content."""
+    """Further content of the metadata tree, by the path below `meta-data/`."""
     clock: timedelta = timedelta()
-    """How far the servers' clock is ahead of this machine's."""
+    """Time by which the servers' clock is ahead of this machine's clock."""
     refuse: Callable[[str], tuple[int, str] | None] = lambda _path: None
-    """Path → status and error code that are answered instead."""
+    """Function from a path to the status and error code of a refusal, or None."""
     requests: list[tuple[str, int]] = field(default_factory=list)
-    """Path with query, status."""
+    """Path with query, and status, of each request."""
     url: str = ""
 
     def put(self, key: str, content: bytes) -> str:
-        """Keep an object, `bucket/key`; return its sha256."""
+        """Store an object as `bucket/key`; return its sha256."""
         self.objects[key] = content
         return hashlib.sha256(content).hexdigest()
 
@@ -68,7 +68,7 @@ def _handler(services: Services) -> type[BaseHTTPRequestHandler]:
             self._answer(200 if self.path == "/latest/api/token" and lives.isdigit() else 400, b"the-token")
 
         def do_HEAD(self) -> None:
-            """S3 tells nothing to who has not signed, but the time."""
+            """Answer as S3 does to an unsigned request: only with the time."""
             services.refuse(self.path)
             self._answer(403)
 
@@ -127,7 +127,7 @@ def _handler(services: Services) -> type[BaseHTTPRequestHandler]:
             for name in ("X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-SHA256"):
                 request.headers[name] = self.headers.get(name, "")
             request.context["timestamp"] = stamp
-            # botocore's own signer says what the signature has to be.
+            # botocore's own signer computes the expected signature.
             signer = S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY, SESSION_TOKEN), "s3", services.region)
             canonical = signer.canonical_request(request)
             expected = signer.signature(signer.string_to_sign(request, canonical), request)
@@ -149,6 +149,6 @@ def _handler(services: Services) -> type[BaseHTTPRequestHandler]:
             return format_datetime(now, usegmt=True)
 
         def log_message(self, *arguments: object) -> None:
-            """`requests` has it."""
+            """Log nothing, because `requests` has all requests."""
 
     return Handler

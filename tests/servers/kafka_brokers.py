@@ -24,11 +24,11 @@ class Broker:
     dir: Path
     address: str
     listeners: dict[str, str]
-    """Security protocol → address."""
+    """Addresses, by security protocol."""
     cafile: str
 
     def start(self) -> None:
-        """Start it again after `stop`: same ports, same data."""
+        """Start the broker again after `stop`, with the same ports and data."""
         _kafka("start", "--dir", str(self.dir))
 
     def stop(self) -> None:
@@ -45,13 +45,13 @@ class Broker:
             admin.close()
 
     def read(self, topic: str) -> list[Any]:
-        """Return all that is in `topic` now, in order within each partition; nothing where there is no such topic."""
+        """Return the messages in `topic`, in order within each partition; [] if there is no such topic."""
         with closing(TopicReader(self.address, topic)) as reader:
             return reader.read()
 
 
 class TopicReader:
-    """Reads a topic again and again: a consumer takes a tenth of a second to be made, what is new almost nothing."""
+    """Reads a topic repeatedly with one consumer, because a new consumer takes a tenth of a second."""
 
     def __init__(self, address: str, topic: str) -> None:
         from kafka import KafkaConsumer
@@ -64,7 +64,7 @@ class TopicReader:
         self._records: list[Any] = []
 
     def read(self) -> list[Any]:
-        """Return all that is in the topic now, as `Broker.read` does."""
+        """Return all messages in the topic, as `Broker.read` does."""
         from kafka import TopicPartition
 
         consumer = self._consumer
@@ -88,9 +88,9 @@ class TopicReader:
 
 
 def new_broker(folder: Path, *, secure: bool = False) -> Broker:
-    """Return a running broker with its files in `folder`; where one runs there already, that one.
+    """Return a running broker with its files in `folder`, or the broker that already runs there.
 
-    `secure`: it listens with TLS and with SASL too, which takes seconds more.
+    secure: whether it listens with TLS and with SASL too, which takes more seconds.
     """
     settings = ["--tls", "--sasl", f"{USER}:{PASSWORD}"] if secure else []
     answer = json.loads(_kafka("start", "--json", *settings, "--dir", str(folder)))
@@ -104,7 +104,7 @@ def new_broker(folder: Path, *, secure: bool = False) -> Broker:
 
 @contextmanager
 def shared_broker(folder: Path) -> Iterator[Broker]:
-    """One broker for all processes of a test run: the first starts it, the last one to leave stops it."""
+    """Yield one broker for all processes of a test run. The first process starts it, the last stops it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     users = folder.with_name(f"{folder.name}.users")
     with _counted(users, 1):

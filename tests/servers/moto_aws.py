@@ -1,6 +1,7 @@
-"""An AWS account with real APIs on a real socket, whose instances are on moto_aws only: none of them boots.
+"""An AWS account with real APIs on a real socket. Its instances exist only in moto, and never boot.
 
-The control plane is the sandbox's: permissions, tokens, capacity errors, lost answers, 403 for missing keys.
+The control plane is the sandbox's, with permissions, tokens, capacity errors, lost answers, and 403 for
+missing keys.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ image = "ami-0deb1200000000001"
 
 
 class _Fleet:
-    """Takes note of what is launched; its consoles stay empty, unless a test says what they show."""
+    """Records the launches. The consoles stay empty, unless a test chooses their content."""
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
@@ -72,7 +73,7 @@ class _Fleet:
 
 
 def _find_tags_by_id(backend: Any) -> None:
-    """Have the tags of resources looked up by id; moto compares each id with that of every tag of the account."""
+    """Make moto look up tags by a resource's id, instead of comparing it with every tag of the account."""
     describe_tags = backend.describe_tags
 
     def describe(filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
@@ -98,13 +99,13 @@ def _type_of(resource_id: str) -> str:
 
 
 class MotoAws:
-    """One account in one region, with a bucket, the default VPC and the sandbox's images."""
+    """An account in one region, with a bucket, the default VPC and the sandbox's images."""
 
     def __init__(self) -> None:
         self.answered: Callable[[Call], None] = lambda call: None
-        """Called when a call has been carried out and before it is answered."""
+        """Function that is called after a call was carried out, and before it is answered."""
         self.prevents: Callable[[Call], bool] = lambda call: False
-        """Asked before a call is carried out: whether it is not to be."""
+        """Function that is called before a call is carried out, and returns whether to prevent the call."""
         self.account = f"3{secrets.randbelow(10**11):011d}"
         self.identities, self.faults = Identities(), Faults()
         self.bucket = f"bai-{self.account}"
@@ -149,25 +150,25 @@ class MotoAws:
         return access.client(service, self.identities.of(identity), endpoint=self.endpoint, region=region)
 
     def environment(self, identity: str = "user") -> dict[str, str]:
-        """Return the variables with which `bai` works in this account, and has no other credentials."""
+        """Return the variables with which `bai` uses this account, and no other credentials."""
         mine = access.environment(self.identities.of(identity), endpoint=self.endpoint)
-        # No machine here boots with what it is delivered.
+        # No machine here boots with the bundle that it gets.
         bundle = {"XDG_CACHE_HOME": light_cache()} if identity == "user" else {}
         return {**mine, **bundle, "BAI_REGION": REGION, "BAI_BUCKET": self.bucket, "BAI_CONFIG": "/dev/null"}
 
     def fail(self, action: str, **what: Any) -> Fault:
-        """Let calls of `action` fail: see `Fault`."""
+        """Make calls of `action` fail: see `Fault`."""
         return self.faults.fail(action, **what)
 
     def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
         return self.faults.no_capacity(zone, times=times)
 
     def room(self, machines: int) -> None:
-        """Let a launch have no more machines than these, or than it needs at least."""
+        """Limit each launch to `machines` machines, or to the minimum that it needs."""
         self._ec2_rules.room = machines
 
     def charge_for_images(self, operation: str, *, is_sold: bool = False) -> None:
-        """Let all images have this code of charges (UsageOperation). is_sold: whether they are of the Marketplace."""
+        """Give all images this UsageOperation (code of charges). is_sold: sold on the Marketplace."""
         self._ec2_rules.operation, self._ec2_rules.is_sold = operation, is_sold
 
     def _watched(self, call: Call, ask: Callable[[], Answer]) -> Answer:
@@ -179,13 +180,13 @@ class MotoAws:
         return answer
 
     def instances(self, *filters: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return DescribeInstances' answer; those that have ended are left out. filters: as EC2 has them."""
+        """Return the instances of DescribeInstances that have not ended. filters: EC2's filters."""
         there = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
         answer = self.client("ec2", SETUP).describe_instances(Filters=[there, *filters])
         return [each for reservation in answer["Reservations"] for each in reservation["Instances"]]
 
     def hang(self, console: bytes, ages: Mapping[str, timedelta]) -> None:
-        """Let all consoles show this, and machines of these jobs have been on for so long as soon as they are launched."""
+        """Make all consoles show `console`. ages: age of new machines, by the machines' job."""
         self.show_console(console)
 
         def grow_old(call: Call) -> None:
@@ -197,15 +198,15 @@ class MotoAws:
         self.answered = grow_old
 
     def cut_off(self, instance_id: str, *, since: datetime) -> None:
-        """Let EC2's own check not reach a machine."""
+        """Make EC2's own status check fail to reach a machine."""
         self._ec2_rules.unreachable[instance_id] = since
 
     def show_console(self, console: bytes) -> None:
-        """Let all consoles show this."""
+        """Make all consoles show `console`."""
         self._fleet.console = console
 
     def age(self, by: timedelta) -> None:
-        """Let all machines have been launched so much earlier."""
+        """Make all machines older by `by`."""
         for each in self._ec2.all_instances():
             each.launch_time -= by
 
@@ -215,7 +216,7 @@ class MotoAws:
 
 @contextmanager
 def open_moto_aws() -> Iterator[MotoAws]:
-    """Make an account; at the end it is gone."""
+    """Make an account, which is deleted at the end."""
     aws = MotoAws()
     try:
         yield aws

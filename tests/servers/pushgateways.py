@@ -1,4 +1,4 @@
-"""A real Pushgateway for tests, on loopback."""
+"""Runs a real Pushgateway on loopback for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 USER, PASSWORD = "alice", "wonderland"
 _HASH = "$2b$04$QHoU.jSH8njb2gKnIVrhGeiqJljvHG6bTX9K8XlFwZhjItPhBaXwa"
-"""Of that password, made by bcrypt at its lowest cost."""
+"""Hash of the password by bcrypt at its lowest cost."""
 
 
 class Gateway:
@@ -26,12 +26,12 @@ class Gateway:
         self.address = address
 
     def samples(self, job_id: str, *, secured: bool = False) -> dict[str, list[tuple[dict[str, str], float]]]:
-        """What the group of this job holds: name → labels and value of each series. secured: as it was started."""
+        """Return labels and value of each series in the job's group, by name. secured: as at the start."""
         return samples_in(_read(f"{self.address}/metrics", authorized=secured), job_id)
 
 
 def samples_in(text: str, job_id: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """The samples of one job in Prometheus' text format."""
+    """Return the samples of one job from Prometheus' text format."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     family: Any
     for family in text_string_to_metric_families(text):
@@ -43,7 +43,10 @@ def samples_in(text: str, job_id: str) -> dict[str, list[tuple[dict[str, str], f
 
 @contextmanager
 def running_gateway(folder: Path, *, port: int, secured: bool = False) -> Iterator[Gateway]:
-    """Run one at a port of loopback. secured: it asks for `USER` and `PASSWORD`, but not whoever asks whether it is ready."""
+    """Run a Pushgateway at a port of loopback.
+
+    secured: whether it requires `USER` and `PASSWORD`, except for the readiness check.
+    """
     arguments = [f"--web.listen-address=127.0.0.1:{port}"]
     if secured:
         settings = folder / "web.yml"

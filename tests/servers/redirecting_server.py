@@ -1,4 +1,4 @@
-"""A server that sends everybody elsewhere, and the place where they must not arrive."""
+"""Runs a server that redirects all requests, and a server that no request may reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def redirecting(status: int) -> Iterator[tuple[str, list[str]]]:
-    """Run both; yield the first one's address, and the headers that the second one gets."""
+    """Run both servers; yield the first server's address, and the headers that the second server gets."""
     arrived: list[str] = []
 
     class Elsewhere(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A real S3 server (moto) with a gate before it that keeps a log, and can refuse, drop and hold back."""
+"""A real S3 server (moto) behind a gate, which logs requests and can refuse, drop and delay them."""
 
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
 
 
 def denied(code: str, status: int = 403) -> tuple[int, bytes]:
-    """Return S3's answer to who may not, or whom it does not know."""
+    """Return S3's answer to a request that is denied or has unknown credentials."""
     return status, f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>no</Message></Error>'.encode()
 
 
 @dataclass
 class Gate:
-    """The way to the S3 server."""
+    """Gate between clients and the S3 server."""
 
     url: str
     s3: S3Client
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Method, path with query, Range."""
+    """Method, path with query, and Range of each request."""
     signed: list[bool] = field(default_factory=list)
     regions: list[str] = field(default_factory=list)
-    """What the signatures say, and whose they are."""
+    """Region in each signature."""
     access_keys: list[str] = field(default_factory=list)
     refuse: Callable[[str, str], tuple[int, bytes] | None] = lambda _method, _path: None
-    """Method and path → status and body that are answered instead."""
+    """Function from method and path to the status and body of a refusal, or None."""
     checksums: list[tuple[str, str | None]] = field(default_factory=list)
-    """Of each PUT: its path without query, and the checksum that came with it."""
+    """Path without query, and checksum, of each PUT."""
     swallow: Callable[[str, str], bool] = lambda _method, _path: False
-    """Method and path → whether the request is never answered, until `release`."""
+    """Function from method and path to whether the request gets no answer until `release`."""
     around: Callable[[str, str, Callable[[], Answer]], Answer | None] = lambda _method, _path, ask: ask()
-    """Method, path and what asks the server → its answer or another one; None: the connection is closed without one."""
+    """Function of method, path and a function that queries the server. Returns the answer for the client.
+
+    If it returns None, the connection is closed without an answer.
+    """
     one_put: threading.Lock = field(default_factory=threading.Lock)
-    """moto looks whether an object exists and then writes it: S3 does both at once."""
+    """Held during each conditional put, because moto's check and write are two steps, but S3's are one."""
     hold: Callable[[str | None], bool] = lambda _range: False
-    """Whether the body of a request with this Range is held back until `release`."""
+    """Function from a Range to whether the body of the request is delayed until `release`."""
     release: threading.Event = field(default_factory=threading.Event)
     targets: list[str | None] = field(default_factory=list)
-    """What is asked of services with a JSON protocol."""
+    """Targets of requests to services with a JSON protocol."""
     drops: int = 0
-    """How many more bodies break off in the middle."""
+    """Number of further bodies that break off in the middle."""
     bucket_region: str | None = None
 
     def gets(self) -> list[tuple[str, str | None]]:
@@ -85,7 +88,7 @@ def s3_server() -> Iterator[str]:
 
 @contextmanager
 def open_gate(moto: str) -> Iterator[Gate]:
-    """Run a gate before an emptied server that holds the bucket "bucket"."""
+    """Run a gate before a server that was emptied and has only the bucket "bucket"."""
     reset = http.client.HTTPConnection(moto, timeout=60)
     reset.request("POST", "/moto-api/reset")
     reset.getresponse().read()
@@ -109,7 +112,7 @@ def _client(moto: str) -> S3Client:
 
 @contextmanager
 def another_gate(moto: str, s3: S3Client) -> Iterator[Gate]:
-    """Run one more gate before a server: what goes wrong at it concerns only those who come that way."""
+    """Run a further gate before a server. Its faults concern only the clients of this gate."""
     gate = Gate(url="", s3=s3)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(gate, moto))
     server.daemon_threads = True

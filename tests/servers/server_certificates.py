@@ -1,4 +1,4 @@
-"""Certificates of servers on this machine, which nobody has signed."""
+"""Makes self-signed certificates of servers on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate_from(begin: datetime, folder: Path) -> Path:
-    """Write the certificate, with its key, of a server at 127.0.0.1 that is valid for a day from `begin`."""
+    """Write a certificate with its key for a server at 127.0.0.1. It is valid for a day from `begin`."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "S3")])
     made = (
