@@ -1,4 +1,4 @@
-"""Virtual environments as deep learning images have them at /opt/pytorch: made once on this host with pip, kept in `bai`'s cache.
+"""Makes virtual environments like /opt/pytorch of deep learning images, once on this host, in `bai`'s cache.
 
 They belong to the Python at /usr/bin/python3 of whoever looks: this host, if its version is the same, or a machine of the
 sandbox that has the folder mounted. So nothing in it knows where it lies.
@@ -21,7 +21,7 @@ import pytest
 from executor.owned_folders import cache_folder
 
 BOOKWORMS = "3.11"
-"""The version of Debian 12's /usr/bin/python3."""
+"""Version of /usr/bin/python3 in Debian 12."""
 _TORCH = ("torch==2.15.0", "numpy==2.4.6", "pip==25.3")
 _ADAPTDL = (
     "adaptdl==0.2.11",
@@ -65,7 +65,7 @@ def adaptdl(version: str = BOOKWORMS) -> Path:
 
 
 def hosts_version() -> str:
-    """Return the version of this host's /usr/bin/python3: "3.11"."""
+    """Return the version of this host's /usr/bin/python3, such as "3.11"."""
     say = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run(
         ["/usr/bin/python3", "-c", say], capture_output=True, text=True, timeout=60, check=True
@@ -83,7 +83,7 @@ def image_python(
 ) -> Path:
     """Return a virtual environment with `packages` (as pip takes them, of fixed versions) for a /usr/bin/python3 of `version`.
 
-    programs: name → text of what is in its `bin` beside python and python3.
+    programs: texts of further programs in its `bin`, by name.
     """
     which = "-".join(Path(each).name.removesuffix(".whl").replace("==", "-") for each in packages)
     folder = cache_folder({}) / "image-pythons" / f"{which}-python{version}-{platform.machine()}"
@@ -104,13 +104,14 @@ def _install(made: Path, name: str, packages: Sequence[str], *, version: str, ti
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--retries=2", "--no-compile", f"--target={target}"]
     command += [f"--python-version={version}", "--implementation=cp", "--only-binary=:all:"]
-    # Each that Debian 12's C library takes: pip adds no earlier ones by itself. A wheel that was built here has the last tag.
+    # All platforms that Debian 12's C library supports, because pip does not add earlier platforms itself. A
+    # wheel that was built here has the last tag.
     command += [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in range(17, 37)]
     command += [f"--platform={other}_{platform.machine()}" for other in ("manylinux2014", "linux")]
     try:
         done = subprocess.run(
             [*command, *packages],
-            # Gigabytes: where they are to stay, not where /tmp may be small.
+            # The packages have gigabytes, so they are unpacked beside their final folder: /tmp may be small.
             env={**os.environ, "TMPDIR": str(made.parent)},
             capture_output=True,
             text=True,
@@ -128,10 +129,10 @@ def _install(made: Path, name: str, packages: Sequence[str], *, version: str, ti
             pytrace=False,
         )
     shutil.rmtree(target / "bin", ignore_errors=True)  # programs that would start this process's Python
-    # As on real images, it is a virtual environment.
+    # This makes it a virtual environment, as on real images.
     (made / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
     if hosts_version() == version:
-        # Machines see the folder read-only: compiled once rather than at each import.
+        # Compiled now, because machines see the folder read-only and would compile at each import.
         compile_all = [
             "-m",
             "compileall",

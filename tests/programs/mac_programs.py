@@ -1,4 +1,4 @@
-"""Programs as on a Mac: what only Linux has is not there."""
+"""Runs programs as on a Mac, without the features that only Linux has."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ sys.addaudithook(_without_proc)
 
 
 def mac(folder: Path) -> dict[str, str]:
-    """Return what to set so that a Python, and all that it starts, takes this machine for a Mac."""
+    """Return variables with which a Python, and all Pythons that it starts, take this machine for a Mac."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     return {"PYTHONPATH": str(folder)}

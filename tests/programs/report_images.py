@@ -1,6 +1,6 @@
-"""Takes the pictures in docs/images/: a job of two nodes with three runs, written by hand with noise of a fixed seed, as a page.
+"""Takes the pictures in docs/images/: the page of a handmade job of two nodes with three runs.
 
-`scripts/report-images` runs it.
+The noise of the job's values has a fixed seed. `scripts/report-images` runs this program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Shows `bai serve` at work: a request that runs, a mistaken one, and a cancel. What `scripts/demo-service` runs."""
+"""Shows `bai serve` at work: a request that runs, an invalid request, and a cancel.
+
+`scripts/demo-service` runs it.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ _METRICS = [{"name": "accuracy", "units": "ratio", "pattern": r"accuracy=(\d\.\d
 
 @dataclass
 class _Demo:
-    """Prints what the service says, as it comes."""
+    """Prints the service's messages as they arrive."""
 
     service: ServiceRuns
     printed: set[str] = field(default_factory=set)
 
     def run(self) -> None:
-        """Show it. Raises AssertionError where an answer does not come."""
+        """Run the demo. Raises AssertionError if an answer does not come."""
         _say("starting bai serve")
         self.service.start()
 
@@ -87,7 +90,7 @@ class _Demo:
         _say(f"its instance is {extras['instance_ids'][0]} in {extras['availability_zone']}")
 
     def _wait(self, done: Callable[[list[str]], bool], action_id: str) -> None:
-        """Print statuses until those of a request are all there."""
+        """Print statuses until `done` is true of the statuses of a request."""
 
         def look() -> bool:
             messages = self.service.messages("status")
@@ -106,8 +109,8 @@ class _Demo:
 
 
 def main() -> None:
-    """Run it. Exit code 1 and a sentence where an answer does not come."""
-    # As after Ctrl-C: the broker is stopped.
+    """Run the demo. If an answer does not come, print a sentence and exit with 1."""
+    # SIGTERM acts like Ctrl-C, so that the broker is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _prepared()
@@ -119,7 +122,7 @@ def main() -> None:
 
 
 def _prepared() -> None:
-    """Start all that the demo needs, show it, and take all of that down."""
+    """Start all that the demo needs, run the demo, and stop everything."""
     with tempfile.TemporaryDirectory(prefix="bai-demo-") as name:
         folder = Path(name)
         (folder / "home").mkdir()
@@ -128,7 +131,7 @@ def _prepared() -> None:
         )
         broker = new_broker(folder / "kafka")
         try:
-            # Wheels that were fetched before need not be again.
+            # Wheels that were fetched before are used again.
             environment = {**os.environ, "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
             with (
                 open_moto_aws() as aws,

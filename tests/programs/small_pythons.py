@@ -1,4 +1,4 @@
-"""A Python with pip and nothing else: pip looks at all that is installed, and a developer's environment has a hundred packages."""
+"""Makes a Python with only pip. pip reads all installed packages, and a developer's Python has a hundred."""
 
 from __future__ import annotations
 

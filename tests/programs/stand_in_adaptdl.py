@@ -1,4 +1,7 @@
-"""A script that behaves as one with AdaptDL does, without PyTorch: it finds the others, gives hints, saves at SIGTERM, and goes on."""
+"""Replaces an AdaptDL script, without PyTorch.
+
+The script finds the other replicas, gives hints, saves its state at SIGTERM, and resumes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A podman that records its calls, and answers as a test wants."""
+"""Replaces podman by a program that records its calls, and answers as a test chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if "--version" in sys.argv: print("podman version 4.9.3")
 elif "exists" in sys.argv: sys.exit(1)
 elif "inspect" in sys.argv: {INSPECTED}
 """
-"""Answers of a podman without the image, which it can pull."""
+"""Answers of a podman that does not have the image, but can pull it."""
 
 _PROGRAM = """\
 #!{python}
@@ -26,7 +26,10 @@ with open({calls!r}, "a") as file:
 
 
 def put_podman(folder: Path, answer: str = USUAL) -> Path:
-    """Put a podman with an answer (Python) into `folder`; return the file of its calls: arguments, environment, logins."""
+    """Put a podman with an answer (Python code) into `folder`.
+
+    Returns the file that records its calls: arguments, environment, logins.
+    """
     folder.mkdir(exist_ok=True)
     calls = folder / "calls.jsonl"
     program = folder / "podman"

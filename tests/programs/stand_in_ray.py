@@ -1,7 +1,7 @@
-"""Stands for Ray, whose head takes many seconds to start: the program `ray` and the module of that name, of the same options.
+"""Replaces Ray, whose head takes many seconds to start, by a program and a module `ray` with the same options.
 
-The head listens at its port, and the others connect to it. The file `nodes` of a folder that all share has the addresses of those
-that run. All that it is given is written into the folder: the words and the token of each start.
+The head listens at its port, and the other nodes connect to it. The file `nodes` of a shared folder has the
+addresses of the running nodes. The arguments and the token of each start are written into the folder.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _METADATA = "Metadata-Version: 2.1\nName: ray\nVersion: {version}\n"
 
 
 class StandInRay:
-    """The files of the stand-in in a folder."""
+    """Files of the stand-in in a folder."""
 
     def __init__(self, folder: Path, *, version: str = VERSION) -> None:
         self.shared = folder / "shared-ray"
@@ -91,16 +91,16 @@ class StandInRay:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables by which a benchmark finds it."""
+        """Variables with which a benchmark finds the stand-in."""
         return {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "PYTHONPATH": str(self.packages),
         }
 
     def tell(self, *words: str) -> None:
-        """Let each start from now on fail (`fails`) or hang (`hangs`)."""
+        """Make each later start fail (`fails`) or hang (`hangs`)."""
         (self.shared / "told").write_text(" ".join(words))
 
     def nodes(self) -> list[str]:
-        """Return the addresses of the nodes that run."""
+        """Return the addresses of the running nodes."""
         return sorted(each.name for each in (self.shared / "nodes").iterdir())

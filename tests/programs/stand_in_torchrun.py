@@ -1,6 +1,7 @@
-"""Stands for PyTorch's torchrun, which takes ten seconds to start: the same options, the command as each process, the same end.
+"""Replaces PyTorch's torchrun, which takes ten seconds to start, with the same options, processes and end.
 
-A process that fails ends the others. It may leave an error file; the summary of all has torchrun's own form.
+A process that fails ends the other processes. It may write an error file. The summary has torchrun's own
+form.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def recorded(main):
 
 
 def put_torchrun(folder: Path) -> Path:
-    """Write it below `folder`; return the folder for PATH."""
+    """Write the program below `folder`; return the folder for PATH."""
     program = folder / "launchers" / "torchrun"
     program.parent.mkdir()
     program.write_text(_PROGRAM.format(python=sys.executable))

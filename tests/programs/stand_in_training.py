@@ -1,4 +1,7 @@
-"""Stands for a training script that goes on where it was stopped: docs/elastic-training.md, without PyTorch. Standard library only."""
+"""Replaces a training script that resumes where it was stopped: docs/elastic-training.md.
+
+It needs only the standard library, and no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -79,4 +82,7 @@ while True:
 print(f"generation={generation} node={node} stops after step {step}", flush=True)
 sys.exit(0 if done else 143)
 '''
-"""Makes steps until the file of its first argument is on any node, one each so many seconds as its second says. Saves each tenth."""
+"""Makes steps until the file of its first argument exists on any node, and saves every tenth step.
+
+Its second argument is the seconds of a step.
+"""

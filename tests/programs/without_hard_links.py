@@ -1,6 +1,7 @@
-"""Run a program for which every hard link fails with EPERM, as on FAT: `python without_hard_links.py PROGRAM ARGUMENTS`.
+"""Runs a program whose hard links all fail with EPERM, as on FAT.
 
-A filter of its system calls does it (seccomp(2)), which needs neither root nor a compiler nor a mount, and holds for its children.
+Usage: `python without_hard_links.py PROGRAM ARGUMENTS`. A filter of system calls (seccomp(2)) makes the links
+fail. It needs no root, no compiler and no mount, and also holds for child processes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _LINK_CALLS = {"x86_64": (86, 265), "aarch64": (37,)}
-"""link and linkat."""
+"""Numbers of the system calls link and linkat."""
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _LOAD_NUMBER, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ERRNO, _ALLOW = 0x00050000, 0x7FFF0000
 
 
 def without_hard_links(*command: str | Path) -> Sequence[str | Path]:
-    """Return how to run `command` so."""
+    """Return the command that runs `command` without hard links."""
     return (sys.executable, __file__, *command)
 
 
