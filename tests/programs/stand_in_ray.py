@@ -1,4 +1,4 @@
-"""Replaces Ray, whose head takes many seconds to start, by a program and a module `ray` with the same options.
+"""Replaces Ray, whose head takes many seconds to start: a program and a module `ray` with Ray's options.
 
 The head listens at its port, and the other nodes connect to it. The file `nodes` of a shared folder has the
 addresses of the running nodes. The arguments and the token of each start are written into the folder.
