@@ -43,7 +43,7 @@ IMPORTANT = (
     "torch", "horovod", "adaptdl", "ray", "numpy", "tensorflow", "jax", "jaxlib", "mpi4py", "transformers",
     "deepspeed", "mxnet", "scipy", "triton",
 )  # fmt: skip
-"""Packages whose versions explain a benchmark's numbers, in addition to those with `_IMPORTANT_STARTS`."""
+"""Packages whose versions explain numbers, in addition to names that begin as `_IMPORTANT_STARTS`."""
 _IMPORTANT_STARTS = ("nvidia-nccl", "nvidia-cudnn", "nvidia-cuda-runtime")
 
 _OPEN_MPI = ("opt/amazon/openmpi/bin/mpirun", "opt/amazon/openmpi5/bin/mpirun")

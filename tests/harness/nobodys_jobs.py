@@ -63,7 +63,7 @@ def scripts_source(scripts: Path) -> dict[str, Any]:
 
 
 def left_in(node: Path, name: str, script: str, *arguments: str | Path) -> None:
-    """Have the benchmark's user do something in one of its folders before the agent comes to it: here, after a restart."""
+    """Run a script as the benchmark's user in one of its folders, before the agent uses this folder."""
     for each in (node, *node.parents):
         if each.name == "store":
             break

@@ -91,7 +91,7 @@ class Preloaded(subprocess.Popen[AnyStr]):
         return self.returncode
 
     def _told(self, timeout: float | None) -> int:
-        """Return the next number from the process that this one was forked from."""
+        """Return the next number about this program from the process it was forked from: its pid, or its end."""
         assert wait([self._ended], timeout), "the process to fork from does not answer"
         said = os.read(self._ended, 4)
         assert said, "the process to fork from has ended; its stderr tells why"

@@ -1,4 +1,4 @@
-"""A user's account with the watcher, which has the rights of its stack."""
+"""A user's account with the watcher, which has the limits and the rights of its stack."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class WatchedAccount(Account):
         return written
 
     def submit_otherwise(self, job_id: str = "job", **request: Any) -> None:
-        """Make a job's mark fit its stored launch with these parameters, as a user's policy allows it."""
+        """Change a job's stored launch to these parameters, and its mark to fit, as a user's policy allows."""
         record = JobRecord(self.store, job_id)
         file = read_launch(record)
         assert file is not None
