@@ -101,7 +101,10 @@ class Browser:
         scripts: bool = True,
         first: str = "",
     ) -> Page:
-        """Open a file in a new page, and wait until it is loaded. first: JavaScript that runs before all of the page's own."""
+        """Open a file in a new page, and wait until it is loaded.
+
+        first: JavaScript that runs before the page's own scripts.
+        """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)

@@ -84,7 +84,7 @@ if deadman:
 
     time.sleep, time.time, os.open = nap, told, laid_over
 """
-"""What the programs of `_DISK` do for the scripts, for the deadman. This host's key is out of its reach, be it laid over or not."""
+"""Does for the deadman what the programs of `_DISK` do for the scripts. It cannot reach this host's key."""
 _SLEEP = """#!/bin/dash
 echo "sleep $1" >>/dev/calls
 # Between looks at a heartbeat: only a test of these has one that is looked at so often.
@@ -151,7 +151,8 @@ class GuardianJail:
             self._machine.wait(60)
             self._machine = None
             if ended is not None:
-                # The first process of a PID namespace ends after all others; the one that we have waited for is outside of it.
+                # The first process of a PID namespace ends after all others. The process that we waited for
+                # is outside.
                 assert select.select([ended], [], [], 60)[0], "the machine is still on"
                 os.close(ended)
         for process in self._started:
@@ -159,7 +160,7 @@ class GuardianJail:
         self._started.clear()
 
     def cloud_init(self, boot: Boot, *, hook: bool = True, writes: bool = True, start: bool = True) -> None:
-        """Do what cloud-init does with the user data: on every boot the boothook; on the first one the rest as well."""
+        """Run user data as cloud-init does: the boothook on every boot, and the rest on the first boot."""
         message = email.message_from_string(readable(boot))
         boothook, config = (str(part.get_payload()) for part in message.walk() if not part.is_multipart())
         if hook:

@@ -32,7 +32,10 @@ def end(code, result=True):
 
 
 def boot(services: Services, *, agent: str = "end(0)", **given: Any) -> Boot:
-    """Return a boot whose bundle lies in S3; `agent`: Python that may use `run`, `starts` and `end(code, result=True)`."""
+    """Return a boot whose bundle is in S3.
+
+    agent: Python code that may use `run`, `starts` and `end(code, result=True)`.
+    """
     content = bundle(agent)
     sha256 = services.put(f"bucket/agent/{JOB}.tar.gz", content)
     settings: dict[str, Any] = {

@@ -49,7 +49,7 @@ def light_cache(*pythons: int) -> str:
 
 
 def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
-    """Return the files of a bundle that these versions of Python need, compiled if this one is among them, as in no machine's first run."""
+    """Return the files of a bundle that these Pythons need, compiled if this Python is among them."""
 
     def is_needed(name: str) -> bool:
         native = _NATIVE.match(name)

@@ -37,7 +37,7 @@ def link_listed_programs(folder: Path) -> bool:
 
 
 def _closure(wanted: list[str]) -> set[str]:
-    """Return `wanted`, what every Debian system has, and what all of them depend on, as far as it is installed."""
+    """Return the installed packages among `wanted`, those of every Debian system, and their dependencies."""
     done = subprocess.run(
         ["dpkg-query", "--show", f"--showformat={_FORMAT}"],
         capture_output=True,
@@ -80,6 +80,6 @@ def _files_of(packages: set[str]) -> Iterator[str]:
 
 
 def _names(program: Path) -> set[str]:
-    """Return the names under which a package may hold `program`: its own, its target's, with /usr merged or not."""
+    """Return the paths by which packages may list `program`: its own, its target's, with and without /usr."""
     names = {str(program), str(program.resolve())}
     return names | {name.removeprefix("/usr") for name in names} | {f"/usr{name}" for name in names}

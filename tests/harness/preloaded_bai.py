@@ -91,7 +91,7 @@ class Preloaded(subprocess.Popen[AnyStr]):
         return self.returncode
 
     def _told(self, timeout: float | None) -> int:
-        """Return the next number about this program from the process it was forked from: its pid, or its end."""
+        """Return the next number (this program's pid, or its end) from the process it was forked from."""
         assert wait([self._ended], timeout), "the process to fork from does not answer"
         said = os.read(self._ended, 4)
         assert said, "the process to fork from has ended; its stderr tells why"

@@ -341,7 +341,10 @@ class SimulatedNode:
         self.runs = None
 
     def _may_launch(self, monitor: ElasticMonitor, number: int) -> bool:
-        """Wait, with a checkpoint, until the other members have theirs; return False if another generation comes first. Raises RunEndedError."""
+        """Wait, with a checkpoint, until the other members have theirs. Raises RunEndedError.
+
+        Returns False if another generation comes first.
+        """
         monitor.restored, monitor.waits_to_launch = number, True
         monitor.look_now()
         while monitor.launched < number:

@@ -83,7 +83,7 @@ class WatchedAccount(Account):
         return written
 
     def submit_otherwise(self, job_id: str = "job", **request: Any) -> None:
-        """Change a job's stored launch to these parameters, and its mark to fit, as a user's policy allows."""
+        """Give a job's stored launch these parameters, and make its mark fit, as a user's policy allows."""
         record = JobRecord(self.store, job_id)
         file = read_launch(record)
         assert file is not None

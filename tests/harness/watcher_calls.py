@@ -65,7 +65,10 @@ def own_archive() -> WatcherArchive:
 
 @cache
 def unpacked() -> Path:
-    """Return the folder of the unpacked archive, which the calls of this process share; the first call compiles its modules."""
+    """Return the folder of the unpacked archive, which all calls of this process share.
+
+    The first call compiles the modules.
+    """
     folder = TemporaryDirectory(prefix="watcher-")
     atexit.register(folder.cleanup)
     return unpack(Path(folder.name))

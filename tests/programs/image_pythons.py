@@ -60,7 +60,7 @@ def pytorch(version: str = BOOKWORMS) -> Path:
 
 
 def adaptdl(version: str = BOOKWORMS) -> Path:
-    """Return the folder of packages to be added by PYTHONPATH to the Python of `pytorch()`: AdaptDL, with current versions of what it needs."""
+    """Return the folder of AdaptDL and its dependencies, for PYTHONPATH of the Python of `pytorch()`."""
     return image_python("adaptdl", _ADAPTDL, version=version) / "lib" / f"python{version}" / "site-packages"
 
 
