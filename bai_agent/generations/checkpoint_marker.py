@@ -190,7 +190,7 @@ class CheckpointRecord:
 
 
 def marker_bytes(marker: CheckpointMarker) -> bytes:
-    """Return a marker from the bytes of its object."""
+    """Return the content of a marker's object."""
     # The JSON is ASCII, because a name that is not UTF-8 has lone surrogates.
     return json.dumps(asdict(marker)).encode("ascii") + b"\n"
 
