@@ -2,7 +2,7 @@
 
     python benchmarks/nodes.py [--nodes 2 20 100 300] [--seconds 30] [--each 125] [--patience 300]
 
-Each node is the agent's own code for joining, signs of life and looks, on threads; there is no benchmark. The coordinator
+Each node is the agent's own code for joining, heartbeats and looks, on threads; there is no benchmark. The coordinator
 has a process of its own, the workers share processes, `--each` of them one. The store is versitygw over a folder, on this
 machine too (see s3.py): its pace and this machine's processors bound the times. The requests do not depend on the machine.
 Where the machine is too slow for so many nodes, the row has what was seen until then, a sentence says why, and no larger jobs

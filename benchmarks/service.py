@@ -76,7 +76,7 @@ def service_of(folder: Path, broker: Broker) -> Iterator[ServiceRuns]:
 
 
 def count_requests(service: ServiceRuns, jobs: int, seconds: int) -> None:
-    """Launch jobs, and print what is asked for them while they are open and their agents give signs of life."""
+    """Launch jobs, and print what is asked for them while they are open and their agents send heartbeats."""
     publish_burst(service, jobs)
     wait(lambda: answered(service) >= jobs and figure(service, STARTED) >= jobs, jobs)
     bucket = service.aws.client("s3", SETUP)

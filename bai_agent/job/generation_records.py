@@ -83,7 +83,7 @@ class Change(str, Enum):
     one."""
 
     def sentence(self, nodes: Sequence[int]) -> str:
-        """Return the reason as a phrase: "node 1 gave no sign of life". nodes: the nodes that are the
+        """Return the reason as a phrase: "node 1 sent no heartbeat". nodes: the nodes that are the
         reason."""
         if self is Change.UNREADABLE:
             return "the record of a generation could not be read"
@@ -96,7 +96,7 @@ class Change(str, Enum):
 _DID = {
     Change.START: "joined",
     Change.FAILED: "failed",
-    Change.LOST: "gave no sign of life",
+    Change.LOST: "sent no heartbeat",
     Change.BROKE: "lost the benchmark",
     Change.NOT_STOPPED: "did not stop in time",
     Change.NOT_RESTORED: "did not restore the checkpoint",

@@ -311,4 +311,4 @@ class NodeMonitor(Poller, ABC):
 def never_joined(nodes: Sequence[int], limit: timedelta) -> str:
     """Return a phrase about nodes that did not join within the limit."""
     who = f"Node {nodes[0]}" if len(nodes) == 1 else f"Nodes {', '.join(map(str, nodes))}"
-    return f"{who} gave no sign of life for limits.join ({format_duration(limit)})"
+    return f"{who} sent no heartbeat for limits.join ({format_duration(limit)})"

@@ -236,7 +236,7 @@ class NodeReports:
         try:
             return self._ctx.attempt.last_sign(node)
         except RecordError as error:
-            log.warning("a sign of life cannot be read: %s", error)
+            log.warning("a heartbeat cannot be read: %s", error)
             return Sign()
 
     def age_s(self, put: Version) -> float:

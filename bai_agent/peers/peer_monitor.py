@@ -297,7 +297,7 @@ class PeerMonitor(NodeMonitor):
     def _silence(self, peer: Peer) -> str:
         who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
         was_cut_off = self._cut_off.get(peer.rank, 0.0) > self._signed(peer.rank)
-        did = "lived, but did not reach the job store" if was_cut_off else "gave no sign of life"
+        did = "lived, but did not reach the job store" if was_cut_off else "sent no heartbeat"
         return f"{who} {did} for {self._silence_limit:.0f} s."
 
     def _signed(self, rank: int) -> float:

@@ -43,7 +43,7 @@ class GenerationStatus:
     until: int | None = None
     """Time at which a parked job ends. None if the job is not parked."""
     why: str = ""
-    """Reason for the generation, for example "node 1 gave no sign of life"; empty for the first
+    """Reason for the generation, for example "node 1 sent no heartbeat"; empty for the first
     generation."""
     desired: int
     least: int
@@ -252,7 +252,7 @@ def _status(
 
 
 def reason_for(decision: NextGeneration) -> str:
-    """Return the reason of a decision as text, for example "node 1 gave no sign of life"."""
+    """Return the reason of a decision as text, for example "node 1 sent no heartbeat"."""
     with suppress(ValueError):  # A newer version of `bai` may write another reason.
         return Change(decision.why).sentence(decision.nodes)
     return decision.sentence

@@ -83,7 +83,7 @@ class ElasticJob:
         return generation_status(self.record, self.record.job())
 
     def signed_s(self) -> float:
-        """Return the age of the oldest of all nodes' signs of life."""
+        """Return the age of the oldest of all nodes' heartbeats."""
         return time.time() - min(signed for signed, _ in self.attempt.signs_seen().nodes.values()) / 1000
 
     def fail(self, generation: int, node: int) -> None:

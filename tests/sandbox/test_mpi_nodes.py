@@ -114,7 +114,7 @@ def test_agents_end_every_machine_after_a_failure_or_lost_launcher(cli: SandboxC
         result = json.loads(cli.objects(f"jobs/{job}/")["result.json"])
         assert (result["outcome"], result["lost"]) == ("peer_lost", [0])
         who = f"Node 0 ({launcher.instance_id}, {launcher.facts.address}), the coordinator,"
-        assert f"{who} gave no sign of life for 20 s" in result["sentence"]
+        assert f"{who} sent no heartbeat for 20 s" in result["sentence"]
         assert cli.status(job)["exit_code"] == 5
     own = json.loads(cut_off.read(f"{RUN.replace('jobs/job', 'jobs/cut')}/result.json"))
     assert "Node 0 could not reach the job store for 20 s" in own["sentence"]

@@ -28,16 +28,16 @@ class Limits(DeclaredTable):
     pull_timeout: Annotated[PositiveDuration, Example("1h")] = timedelta(hours=1)
     """Limit of the pull of all sources together."""
     join: Annotated[PositiveDuration, Example("10m")] = timedelta(minutes=10)
-    """Time for which the other nodes wait for a node that gives no sign of life."""
+    """Time for which the other nodes wait for a node that sends no heartbeat."""
     peer_silence: Annotated[
         Duration,
         at_least(
             ELASTIC_SILENCE,
-            "nodes give signs of life every 5 s, and a healthy one may have a slow request to the store",
+            "nodes send heartbeats every 5 s, and a healthy one may have a slow request to the store",
         ),
         Example("20s"),
     ] = timedelta(seconds=60)
-    """In a job of several nodes, a node counts as lost after this time without a sign of life or an answer. At
+    """In a job of several nodes, a node counts as lost after this time without a heartbeat or an answer. At
     least 20s, which is the default of elastic jobs."""
     store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
     """Time for which several nodes continue if none of them reaches the job store. If a single node cannot

@@ -114,7 +114,7 @@ def test_a_lost_node_ends_the_generation_and_the_next_runs_without_it(
     result = it.nodes.result
     assert result["outcome"] == "succeeded"
     assert [it.starts(each) for each in (0, 2)] == [["0 0 0 3", "1 0 0 2"], ["0 2 2 3", "1 2 1 2"]]
-    assert it.decided(1)["sentence"] == "Node 1 gave no sign of life."
+    assert it.decided(1)["sentence"] == "Node 1 sent no heartbeat."
     assert "Node 1 (127.0.0.1) was lost." in result["warnings"]
     assert sum(each["type"] == "generation" for each in events_of(it.nodes.rundir(2))) == 1
 

@@ -116,7 +116,7 @@ def test_a_node_that_never_joins_is_named(
 
     assert [nodes.wait(rank) for rank in come] == [5] * len(come)
     assert (nodes.result["outcome"], nodes.result["lost"]) == ("join_failed", [missing])
-    assert f"Node {missing} gave no sign of life for limits.join (8s)" in nodes.result["sentence"]
+    assert f"Node {missing} sent no heartbeat for limits.join (8s)" in nodes.result["sentence"]
     assert f"Node {missing}" in result_of(nodes.rundir(come[-1]))["sentence"]
 
 
@@ -132,7 +132,7 @@ def test_workers_that_are_lost_or_hang_end_the_job(make: Callable[..., Nodes], t
     assert (result["outcome"], result["lost"]) == ("peer_lost", [1, 2])
     said = [result["sentence"], *result["warnings"]]
     for rank in (1, 2):
-        assert f"Node {rank} (127.0.0.1) gave no sign of life for 20 s." in said
+        assert f"Node {rank} (127.0.0.1) sent no heartbeat for 20 s." in said
     own = json.loads((nodes.store / "job" / "attempts" / "0" / "ended" / "0.json").read_bytes())
     assert (own["outcome"], own["benchmark"]["signal"]) == ("peer_lost", signal.SIGTERM)
 
@@ -153,7 +153,7 @@ def test_workers_write_the_result_if_the_coordinator_is_lost(
 
     assert [nodes.wait(rank) for rank in (1, 2)] == [5, 5]
     assert (nodes.result["outcome"], nodes.result["lost"]) == ("peer_lost", [0])
-    assert "Node 0 (127.0.0.1), the coordinator, gave no sign of life for 20 s" in nodes.result["sentence"]
+    assert "Node 0 (127.0.0.1), the coordinator, sent no heartbeat for 20 s" in nodes.result["sentence"]
 
 
 def test_a_failure_that_follows_from_a_lost_node_is_not_named_as_the_cause(

@@ -206,7 +206,7 @@ def test_a_lost_worker_is_named_instead_of_mpiruns_message(
 
     assert nodes.wait(0) == 5
     assert nodes.result["outcome"] == "peer_lost"
-    assert nodes.result["sentence"] == "Node 1 (i-1, 127.0.0.2) gave no sign of life for 20 s."
+    assert nodes.result["sentence"] == "Node 1 (i-1, 127.0.0.2) sent no heartbeat for 20 s."
 
 
 @pytest.mark.root

@@ -119,7 +119,7 @@ def test_all_commands_show_the_same_metric_values_for_an_elastic_job_of_three_ge
     assert [(each.generation, each.members) for each in told] == [(0, [0, 1, 2]), (1, [0, 2]), (2, [0])]
     assert {each.generation: each.headlines["speed"].value for each in told} == SPEED
     assert [each.headlines["speed"].per_node for each in told] == [101.5, SPEED[1] / 2, SPEED[2]]
-    assert told[0].sentence == "Node 1 gave no sign of life."
+    assert told[0].sentence == "Node 1 sent no heartbeat."
     assert all(each.gap_seconds for each in told[1:])
     assert [(each.generation, each.members, each.outcome) for each in while_it_runs][-1] == (
         1,

@@ -83,7 +83,7 @@ def test_a_machine_that_wrote_any_object_is_not_ended_as_a_failed_boot(
 def test_a_boot_without_console_output_ends_at_its_limit(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
-    # Given a machine without a sign of life, first for 59 minutes, then for two more
+    # Given a machine without a heartbeat, first for 59 minutes, then for two more
     (machine,) = cli.launch()
     record = cli.bring(cli.handmade(written=False), launched=[machine], expires=timedelta(hours=20))
     console(monkeypatch, content)
@@ -101,7 +101,7 @@ def test_a_boot_without_console_output_ends_at_its_limit(
     assert (result["outcome"], cli.state(machine)) == ("boot_failed", "terminated")
     why = "its console cannot be read (" if content else "its console is empty"
     assert f"{machine} was launched 1h1m" in result["sentence"]
-    assert f"has given no sign of life, and {why}" in result["sentence"]
+    assert f"has sent no heartbeat, and {why}" in result["sentence"]
     assert "it never ran its user data, or hangs" in result["sentence"]
 
 

@@ -84,7 +84,7 @@ def test_a_machine_that_still_writes_objects_after_the_result_is_not_terminated(
 
     assert "nothing to reap" in reaped.stderr
     assert cli.state(machine) == "running"
-    assert f"{machine} still gives signs of life 30m" in seen["machine"]
+    assert f"{machine} still sends heartbeats 30m" in seen["machine"]
     assert "`bai cancel digits-1 --now` ends it" in seen["machine"]
 
 

@@ -221,7 +221,7 @@ def test_machines_of_lost_nodes_are_terminated_once_they_are_silent(cli: Ec2Cli)
     result = result_of(record)
     assert result is not None
 
-    # When somebody looks while they still give signs of life, and later
+    # When somebody looks while they still send heartbeats, and later
     early = end_leftovers(monitor(record), result).due
     late = end_leftovers(monitor(record, later=timedelta(seconds=20)), result).due
 
@@ -238,7 +238,7 @@ def test_status_names_the_machines_that_it_terminated(cli: Ec2Cli) -> None:
 
     first, second = (cli.bai("status", "gang-1", "--json").objects[0] for _ in range(2))
 
-    said = f"{machines[1]} (node 1) gave no sign of life any more and is being terminated"
+    said = f"{machines[1]} (node 1) sent no heartbeat any more and is being terminated"
     assert (first["machine"], first["exit_code"]) == (said, 5)
     assert second["machine"] is None
     assert cli.state(machines[1]) == "terminated"
@@ -319,7 +319,7 @@ def test_a_machine_of_an_elastic_job_that_hangs_is_terminated_alone(cli: Ec2Cli)
     found = monitor(record).reconcile()
 
     assert found.stage is JobStage.RUNNING
-    assert f"Node 1 ({machines[1]}) has given no sign of life for 4m" in found.sentence
+    assert f"Node 1 ({machines[1]}) has sent no heartbeat for 4m" in found.sentence
     assert [cli.state(each) for each in machines] == ["running", "terminated", "running"]
     assert record.result() is None
 
@@ -362,7 +362,7 @@ def test_status_reports_a_lost_node(cli: Ec2Cli, kind: DecisionKind) -> None:
     assert table["status"] == ("RUNNING" if kind is DecisionKind.RUN else "PARKED")
     assert table["generation"]["members"] == [1, 2]
     assert table["generation"]["left"] == {"0": "lost in generation 0"}
-    assert "node 0 gave no sign of life" in shown
+    assert "node 0 sent no heartbeat" in shown
     assert f"node 0 ({machines[0]}) is gone" in shown
 
 
@@ -592,7 +592,7 @@ def test_following_a_job_asks_ec2_only_while_the_store_has_no_news(cli: Ec2Cli) 
 
     assert watcher.observe(news=True, cancelling=False) is None
     now[0] += 40
-    assert "no sign of life" in str(watcher.observe(news=False, cancelling=False))
+    assert "no heartbeat" in str(watcher.observe(news=False, cancelling=False))
     now[0] += EVERY / 2
     assert watcher.observe(news=False, cancelling=False) is None
     now[0] += EVERY

@@ -396,13 +396,13 @@ def test_a_replacement_without_a_readable_console_is_terminated_at_its_boot_limi
     job.look()
     assert second in job.machines()
 
-    # When an hour is over, in which a machine that boots gives a sign of life or powers itself off
+    # When an hour is over, in which a machine that boots sends a heartbeat or powers itself off
     moto_aws.age(timedelta(minutes=2))
     said = job.look()["machine"]
 
     why = "its console is empty" if console == "empty" else "its console cannot be read ("
     assert f"{second} was launched 1h1m" in said
-    assert f"ago and has given no sign of life, and {why}" in said
+    assert f"ago and has sent no heartbeat, and {why}" in said
     assert job.ends() == ["RunInstances", "RunInstances", "TerminateInstances"]
     for _ in range(2):
         job.look()
@@ -564,7 +564,7 @@ def test_a_job_whose_only_machine_hangs_continues_on_a_replacement(job: Job) -> 
     job.age(timedelta(minutes=20), below="attempts/0/nodes/0/")
     status = job.look()
     assert job.ends() == ["RunInstances", "TerminateInstances"]
-    assert f"Node 0 ({hung}) has given no sign of life for 20m" in status["machine"]
+    assert f"Node 0 ({hung}) has sent no heartbeat for 20m" in status["machine"]
     job.look()
 
     assert job.ends() == ["RunInstances", "TerminateInstances", "RunInstances"]

@@ -137,7 +137,7 @@ def test_jobs_that_hang_or_never_boot_are_ended_within_fifteen_minutes(account: 
 def test_a_completely_hanging_machine_is_ended_within_fifteen_minutes_and_replaced_once(
     account: WatchedAccount,
 ) -> None:
-    # Given a machine that gives no more signs of life, and EC2 says that it runs
+    # Given a machine that sends no more heartbeats, and EC2 says that it runs
     hung, _ = account.submit()
     account.begin(hung)
     account.watch()
@@ -159,7 +159,7 @@ def test_a_completely_hanging_machine_is_ended_within_fifteen_minutes_and_replac
 def test_a_silent_machine_is_terminated_only_if_ec2s_reachability_check_fails_too(
     account: WatchedAccount,
 ) -> None:
-    # Given two jobs of one machine that give no more signs of life; EC2's own check reaches one of the machines
+    # Given two jobs of one machine that send no more heartbeats; EC2's own check reaches one of the machines
     unreachable, _ = account.submit("hangs", more="")
     account.begin(unreachable, "hangs")
     reachable, _ = account.submit("cut-off", more="")
@@ -179,7 +179,7 @@ def test_a_silent_machine_is_terminated_only_if_ec2s_reachability_check_fails_to
 
     assert account.machines() == [reachable]
     assert (account.outcome("hangs"), account.outcome("cut-off")) == ("lost", None)
-    assert re.search(rf"{unreachable} has given no sign of life for \d+m", done.log), done.log
+    assert re.search(rf"{unreachable} has sent no heartbeat for \d+m", done.log), done.log
 
 
 def test_a_silent_boot_is_ended_at_its_limit(account: WatchedAccount) -> None:

@@ -429,7 +429,7 @@ def test_requests_beyond_the_range_are_ignored() -> None:
 
 
 def test_a_reason_is_a_sentence_with_its_nodes() -> None:
-    assert Change.LOST.sentence([1]) == "node 1 gave no sign of life"
+    assert Change.LOST.sentence([1]) == "node 1 sent no heartbeat"
     assert Change.JOINED.sentence([1, 2, 3]) == "nodes 1, 2 and 3 joined"
     assert Change.JOINED.sentence([]) == "enough nodes are there"
 

@@ -34,7 +34,7 @@ NEXT = NextGeneration(
     nodes=[1],
     planned=True,
     ledger=Ledger(restarts=1, waiting_since=5, losses={"1": 2}, began=1),
-    sentence="Node 1 gave no sign of life.",
+    sentence="Node 1 sent no heartbeat.",
     time=1000,
 )
 

@@ -314,7 +314,7 @@ def test_a_member_that_never_restores_its_checkpoint_is_left_out(tmp_path: Path,
 def test_a_leader_of_many_nodes_signs_life_while_it_reads_their_signs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a store in which each sign of life takes four seconds to read
+    # Given a store in which each heartbeat takes four seconds to read
     it = Gathering(tmp_path, checkpoint=Checkpoint(path="checkpoints"))
     for node in range(3):
         it.join(node)
@@ -395,7 +395,7 @@ def test_the_wait_for_the_leaving_first_node_ends_at_its_silence_or_a_limit(
     lost = Shrinking(tmp_path / "lost", keeps=keeps)
     lost.silent_s[2] = POLICY.silence_s + 1
     slow = Shrinking(tmp_path / "slow", keeps=keeps)
-    # A busy machine takes seconds between the last sign of life and the decision, which counts from then.
+    # A busy machine takes seconds between the last heartbeat and the decision, which counts from then.
     slow.now += 600 + (Limits().pull_timeout.total_seconds() if keeps else POLICY.stop_s)
 
     assert lost.begins
@@ -418,7 +418,7 @@ class Changing(Gathering):
     def begins(
         self, number: int, word: NextGeneration, *, after_s: float = 1.0, decided_s: float = 0.0
     ) -> bool:
-        """Return whether a generation begins `after_s` after the last sign of life of node 0. decided_s: time from the decision to that sign."""
+        """Return whether a generation begins `after_s` after the last heartbeat of node 0. decided_s: time from the decision to that sign."""
         key, (put, size) = (
             self.attempt.key(f"control/generation-{number:06}.json"),
             self.decide(number, word).put,

@@ -145,7 +145,7 @@ def test_a_silent_worker_ends_all_nodes_and_is_named(job: MonitoredNodes) -> Non
 
     assert job.reasons()[:2] == [Outcome.PEER_LOST, Outcome.PEER_LOST]
     for rank in (0, 1):
-        assert job.sentence(rank) == "Node 2 (i-2, 10.0.0.2) gave no sign of life for 20 s."
+        assert job.sentence(rank) == "Node 2 (i-2, 10.0.0.2) sent no heartbeat for 20 s."
 
 
 def test_a_silent_coordinator_ends_each_worker(job: MonitoredNodes) -> None:
@@ -277,7 +277,7 @@ def test_a_silent_node_that_answers_with_the_store_is_not_lost(job: MonitoredNod
         job.look(0, 1, after=6.0)
 
     assert job.reasons()[0] is Outcome.PEER_LOST
-    assert job.sentence(0) == "Node 2 (i-2, 10.0.0.2) gave no sign of life for 20 s."
+    assert job.sentence(0) == "Node 2 (i-2, 10.0.0.2) sent no heartbeat for 20 s."
 
 
 class FailingLooks(PeerMonitor):

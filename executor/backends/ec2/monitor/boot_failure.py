@@ -70,7 +70,7 @@ def _says_nothing(console: Console | None, error: BaiError | None) -> str | None
         why = "its console is empty"
     else:
         return None
-    return f"has given no sign of life, and {why}: it never ran its user data, or hangs"
+    return f"has sent no heartbeat, and {why}: it never ran its user data, or hangs"
 
 
 def unproven(observation: Observation) -> str | None:
@@ -79,7 +79,7 @@ def unproven(observation: Observation) -> str | None:
     for each in observation.starting:
         if each.state == "running" and _is_late(each, observation) and each.id in observation.unreadable:
             return (
-                f"{each.id} was launched {span(each.age or timedelta())} ago and has given no sign of life; its console cannot be "
+                f"{each.id} was launched {span(each.age or timedelta())} ago and has sent no heartbeat; its console cannot be "
                 f"read now ({observation.unreadable[each.id]}), and is asked for again"
             )
     return None

@@ -188,7 +188,7 @@ def _machine_unreachable(observation: Observation) -> Diagnosis | None:
         failing = observation.failing.get(each.id, timedelta())
         if min(silence, failing) > UNREACHABLE:
             sentence = (
-                f"{each.id} has given no sign of life for {span(silence)}, and EC2 has not reached it for {span(failing)}: "
+                f"{each.id} has sent no heartbeat for {span(silence)}, and EC2 has not reached it for {span(failing)}: "
                 "it hangs, or has lost its network; it is terminated."
             )
             return ended(InferredOutcome(Outcome.LOST, sentence, rank=each.index), observation)
@@ -250,7 +250,7 @@ def _agent_silent(observation: Observation) -> Diagnosis | None:
     until = f", until {observation.expires:%H:%M} UTC at the latest" if observation.expires else ""
     return Diagnosis(
         JobStage.SILENT,
-        f"{agent} has given no sign of life for {span(ages[rank])}; its machine still runs{until}.",
+        f"{agent} has sent no heartbeat for {span(ages[rank])}; its machine still runs{until}.",
     )
 
 
@@ -362,14 +362,14 @@ def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
     if oldest > STALE:
         return Diagnosis(
             JobStage.SILENT,
-            f"Its agent has given no sign of life for {span(oldest)}, and {why}.",
+            f"Its agent has sent no heartbeat for {span(oldest)}, and {why}.",
         )
     if observation.unreported:
         return Diagnosis(
             JobStage.BOOTING,
             f"{len(observation.signs)} of {observation.nodes} agents have reported; {why}.",
         )
-    return Diagnosis(JobStage.RUNNING, f"Its agent gave a sign of life {span(oldest)} ago; {why}.")
+    return Diagnosis(JobStage.RUNNING, f"Its agent sent a heartbeat {span(oldest)} ago; {why}.")
 
 
 def _gone(outcome: Outcome, sentence: str) -> Diagnosis:

@@ -52,7 +52,7 @@ class Leftovers:
         said = []
         if self.lost:
             which = ", ".join(f"{each.id} (node {each.index})" for each in self.lost)
-            said.append(f"{which} gave no sign of life any more and {is_are(self.lost)} being terminated")
+            said.append(f"{which} sent no heartbeat any more and {is_are(self.lost)} being terminated")
         if self.hung:
             said.append(
                 f"{_ids(self.hung)} {is_are(self.hung)} still on, {span(self.since)} after the job's end, and "
@@ -61,7 +61,7 @@ class Leftovers:
         if self.working:
             until = "" if self.expires is None else f"; the deadline is {self.expires:%Y-%m-%d %H:%M} UTC"
             said.append(
-                f"{_ids(self.working)} still {'gives' if len(self.working) == 1 else 'give'} signs of life {span(self.since)} "
+                f"{_ids(self.working)} still {'sends' if len(self.working) == 1 else 'send'} heartbeats {span(self.since)} "
                 f"after the job's result was written, which another machine may have done; nothing is terminated{until}, and "
                 f"`bai cancel {self.job_id} --now` ends it before"
             )

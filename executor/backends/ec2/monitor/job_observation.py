@@ -170,7 +170,7 @@ class Observation:
     def silence_of(self, machine: Instance) -> str:
         """Return the beginning of a sentence about a machine that has written heartbeats."""
         age = span(self.signs[machine.index])
-        return f"Node {machine.index} ({machine.id}) has given no sign of life for {age}"
+        return f"Node {machine.index} ({machine.id}) has sent no heartbeat for {age}"
 
     def why_gone(self, causes: Sequence[Instance]) -> InferredOutcome:
         """Return the inferred outcome of a job without a result. causes: the job's machines that are gone or

@@ -129,7 +129,7 @@ MISTAKES = [
     ("duration without unit", "[limits]\ngrace = 30", "limits.grace", 'write "30s" for seconds'),
     ("duration in words", "[limits]\ngrace = '5 minutes'", "limits.grace", '"1h30m"'),
     ("no duration at all", "[limits]\nmax_runtime = '0s'", "limits.max_runtime", "leave the key out"),
-    ("hasty nodes", "[limits]\npeer_silence = '5s'", "limits.peer_silence", "signs of life every 5 s"),
+    ("hasty nodes", "[limits]\npeer_silence = '5s'", "limits.peer_silence", "heartbeats every 5 s"),
     ("too many samples", "[host_metrics]\ninterval = '1ms'", "host_metrics.interval", '"100ms" or more'),
     ("number for a text", "[env]\nuser = 1000", "env.user", 'write user = "1000"'),
     ("text for a boolean", "[env]\nprivileged = 'true'", "env.privileged", "write privileged = true"),

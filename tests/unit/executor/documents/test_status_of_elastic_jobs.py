@@ -43,7 +43,7 @@ def test_status_shows_the_generation_of_an_elastic_job_on_its_first_line(
     first, *rest = shown(view, capsys)
 
     assert first.startswith("e1  RUNNING  generation 1 of 2:4 nodes (desired 4): 2 members for ")
-    assert first.endswith(", since node 1 gave no sign of life · 1 of 0 restarts used")
+    assert first.endswith(", since node 1 sent no heartbeat · 1 of 0 restarts used")
     assert not any(line.startswith("restarts") for line in rest)
 
 

@@ -47,7 +47,7 @@ def test_the_newest_generation_lists_its_members_and_why_others_left(elastic: El
     found = elastic.newest
 
     assert (found.number, found.members, found.has_begun, found.is_parked) == (2, (0, 2), True, False)
-    assert (found.why, found.restarts, found.desired) == ("node 1 gave no sign of life", 1, 4)
+    assert (found.why, found.restarts, found.desired) == ("node 1 sent no heartbeat", 1, 4)
     assert found.left == {3: "no longer wanted in generation 0", 1: "lost in generation 1"}
     assert [found.rank(node) for node in range(4)] == [0, None, 1, None]
 

@@ -72,7 +72,7 @@ class CountingStore(DirectoryStore):
 
 
 class Looks:
-    """A launched job whose node gives signs of life, and a service whose time the test advances."""
+    """A launched job whose node sends heartbeats, and a service whose time the test advances."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -248,7 +248,7 @@ def test_a_lost_node_of_an_elastic_job_is_reported_once(looks: Looks) -> None:
 
     looks.minutes(2)
 
-    assert looks.texts[-1] == "Benchmark running on 1 node: node 0 gave no sign of life"
+    assert looks.texts[-1] == "Benchmark running on 1 node: node 0 sent no heartbeat"
     assert looks.texts[-2] == "Benchmark running"
     before = len(looks.looked)
     looks.minutes(20)

@@ -54,7 +54,7 @@ def test_an_elastic_job_reports_each_change_of_its_nodes() -> None:
     for earlier, later in itertools.pairwise(said):
         assert later[: len(earlier)] == earlier
     assert [(each.status, each.text) for each in said[-1][-2:]] == [
-        (AppStatus.RUNNING, "Benchmark running on 2 nodes: node 1 gave no sign of life"),
+        (AppStatus.RUNNING, "Benchmark running on 2 nodes: node 1 sent no heartbeat"),
         (AppStatus.RUNNING, "Benchmark waiting for nodes: node 2 left"),
     ]
     final = statuses_due(

@@ -243,7 +243,7 @@ def test_the_reason_that_ends_several_nodes_is_shown_once(tmp_path: Path, finish
 
 def test_the_reason_that_the_first_node_reported_is_not_repeated(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path, nodes=2), io.BytesIO()
-    sentence = "Node 1 gave no sign of life for 20 s."
+    sentence = "Node 1 sent no heartbeat for 20 s."
     AttemptRecord(job.record).order_stop(StopOrder(rank=1, outcome="peer_lost", sentence=sentence))
     job.phases("prepare", "pull", "join", until="run")
     job.event("stop", reason="peer_lost", message=sentence)

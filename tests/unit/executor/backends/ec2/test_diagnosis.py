@@ -90,7 +90,7 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
         (judged(machine(), console=BOOTED), JobStage.BOOTING, "last step: python found"),
         (judged(machine(), console=Console(end="no-python")), JobStage.ENDING, "no-python"),
         (judged(machine(), signs={0: FRESH}), JobStage.RUNNING, "running"),
-        (judged(machine(), signs={0: OLD}), JobStage.SILENT, "no sign of life for 5m"),
+        (judged(machine(), signs={0: OLD}), JobStage.SILENT, "no heartbeat for 5m"),
         (judged(machine("shutting-down"), signs={0: FRESH}), JobStage.ENDING, "shutting down"),
         (judged(machine(), signs={0: FRESH}, cancelled=FRESH), JobStage.RUNNING, "running"),
         (judged(machine(), signs={0: FRESH}, cancelled=OLD), JobStage.ENDING, "cancelled"),
@@ -371,7 +371,7 @@ def test_a_machine_of_several_that_hangs_is_terminated(rank: int) -> None:
     )
 
     assert (found.stage, found.inferred, found.terminate) == (JobStage.SILENT, None, (hung,))
-    assert f"Node {rank} (i-{rank}) has given no sign of life for 5m" in found.sentence
+    assert f"Node {rank} (i-{rank}) has sent no heartbeat for 5m" in found.sentence
 
 
 @pytest.mark.parametrize("done", [frozenset[int](), frozenset({1})])

@@ -90,11 +90,11 @@ def test_a_hanging_machine_is_terminated_and_the_job_continues() -> None:
     hung = judged(machine(0), machine(1), machine(2), signs={0: FRESH, 1: OLD, 2: FRESH})
 
     assert (silent.stage, silent.terminate) == (JobStage.RUNNING, ())
-    assert "node 1 (i-1) has given no sign of life for 3m" in silent.sentence
+    assert "node 1 (i-1) has sent no heartbeat for 3m" in silent.sentence
     assert (hung.stage, hung.inferred) == (JobStage.RUNNING, None)
     assert [each.id for each in hung.terminate] == ["i-1"]
     assert hung.sentence == (
-        "Node 1 (i-1) has given no sign of life for 5m, and its machine is terminated; the job goes on."
+        "Node 1 (i-1) has sent no heartbeat for 5m, and its machine is terminated; the job goes on."
     )
 
 
@@ -108,7 +108,7 @@ def test_machines_that_all_hang_end_the_job_after_its_wait() -> None:
     assert late.inferred is not None
     assert late.inferred.outcome is Outcome.PEER_LOST
     assert late.sentence == (
-        "Node 0 (i-0) has given no sign of life for 14m, nor have 1 other nodes, and the job has no other node."
+        "Node 0 (i-0) has sent no heartbeat for 14m, nor have 1 other nodes, and the job has no other node."
     )
     assert [each.id for each in late.terminate] == ["i-0", "i-1"]
 

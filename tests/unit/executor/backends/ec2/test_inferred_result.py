@@ -126,6 +126,6 @@ def test_generations_are_reported_as_far_as_the_store_has_them(tmp_path: Path) -
     assert found is not None
     told = [(each.generation, each.members, each.outcome, each.sentence) for each in found.generations or ()]
     assert told == [
-        (0, [0, 1, 2], "peer_lost", "Node 0 gave no sign of life."),
+        (0, [0, 1, 2], "peer_lost", "Node 0 sent no heartbeat."),
         (1, [1, 2], "interrupted", "EC2 took the machines away."),
     ]
