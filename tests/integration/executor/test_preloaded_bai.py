@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,6 +102,10 @@ def test_a_signal_ends_the_process_and_wakes_each_waiting_thread(
         each.start()
 
     waiting.send_signal(number)
+    # Python handles a signal after a read that it was about to begin.
+    assert waiting.stdin is not None
+    with suppress(BrokenPipeError):
+        os.write(waiting.stdin.fileno(), b"a line\n")
 
     for each in threads:
         each.join()
