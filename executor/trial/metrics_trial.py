@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -131,6 +130,8 @@ class PatternResult:
 STDIN = Path("-")
 _NEAR_BYTES = 32 * 2**20
 """Number of bytes of a log that are searched for lines that almost match."""
+_COPIED_BYTES = 2**16
+"""Largest number of bytes that are copied from a stream at a time."""
 _EXAMPLES = 3
 _SHORTEST_KEY = 3
 _SHOWN = 100
@@ -208,7 +209,9 @@ def _try_stream(
 ) -> bool:
     """Try the patterns on a copy of a stream, because a stream can be read only once."""
     with tempfile.NamedTemporaryFile(prefix="bai-") as copy:
-        shutil.copyfileobj(stream, copy)
+        # Each read returns to Python, which handles a Ctrl-C. A buffered read may wait for more input first.
+        while block := os.read(stream.fileno(), _COPIED_BYTES):
+            copy.write(block)
         copy.flush()
         return _try_file(metrics, Path(copy.name), name, show)
 
