@@ -65,8 +65,8 @@ class InstanceWatcher:
 
     def _news(self, sentence: str) -> str | None:
         """Return a sentence for the user, unless it repeats the previous sentence."""
-        # Numbers in the sentences are ignored, because a growing time span is not news.
-        gist = re.sub(r"\d+", "", sentence)
+        # Numbers and time spans ("10m", "9m59s") in the sentences are ignored, because a growing span is not news.
+        gist = re.sub(r"\d+(?:[dhms]\d*)*", "", sentence)
         if gist == self._said:
             return None
         self._said = gist
