@@ -22,7 +22,7 @@ from pathlib import Path
 
 import bai_agent
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.bundle.wheels import find_wheels, locked_wheels
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES, find_wheels, locked_wheels
 from executor.backends.ec2.shared import once
 from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
@@ -57,6 +57,8 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
 
     download: whether missing wheels may be fetched.
     """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"there is no bundle for {architecture}")
     try:
         make = partial(_built, architecture, cache=cache, download=download)
         built = once(("bundle", architecture, cache, download), make)
