@@ -22,7 +22,7 @@ def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
     """Yield the statistics of each metric, followed by the metric's errors and near misses."""
     pace = f" at {trial.lines_per_second:,.0f} lines/s" if trial.seconds else ""
     searched = f"searched for {counted(len(trial.metrics), 'metric')}{pace}"
-    yield Paragraph(f"{trial.log}: {trial.lines:,} lines, {size(trial.bytes)}; {searched}")
+    yield Paragraph(f"{trial.log}: {counted(trial.lines, 'line')}, {size(trial.bytes)}; {searched}")
     every = [row for each in trial.metrics for row in each.rows]
     yield metric_table(every, final=True)
     yield metric_notes(every)
