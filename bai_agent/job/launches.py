@@ -57,7 +57,7 @@ class JobMachines:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSeen:
-    """The existing objects of a launch."""
+    """The objects in the job store that describe one launch."""
 
     number: int
     begun: int

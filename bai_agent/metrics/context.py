@@ -25,8 +25,8 @@ from bai_agent.metrics.search.units import conversion
 from bai_agent.metrics.sections import LineMarkers
 
 Said = tuple[Mapping[str, str], ...]
-"""Groups of a pattern in the last line that matched it, for each match. A single match applies to all values. Each of several matches
-applies to one value of a line."""
+"""Groups of a pattern in the last line that matched it, for each match. If there is a single match, all values of a line get its groups.
+Of several matches, each belongs to one value of a line."""
 State = Mapping[int, Said]
 """Groups of each pattern in the last line that matched it, by the pattern's number."""
 

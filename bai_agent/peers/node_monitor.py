@@ -183,7 +183,7 @@ class NodeMonitor(Poller, ABC):
         self._silence_limit = limits.peer_silence.total_seconds()
         self._ask = ask
         self._key: bytes | None = None
-        """Key of the job's nodes for direct questions. None if the nodes ask each other no questions."""
+        """Secret key with which the job's nodes sign requests to each other. None if the nodes send no requests."""
         self._answered: dict[int, float] = {}
         """Time at which each silent node last reached the store, according to its own answer."""
         self._peers: tuple[Peer, ...] = ()

@@ -219,7 +219,7 @@ class Journal:
         """Whether only this user (and root) can have written the record."""
 
     def put(self, name: str, put: PlacedFile) -> None:
-        """Announce the next content of `name`."""
+        """Record the content that `name` gets next, before it is written."""
         self._add({"put": name, **{key: value for key, value in vars(put).items() if value is not None}})
 
     def begin(self, name: str, *, tag: str | None, size: int | None, part_bytes: int) -> None:

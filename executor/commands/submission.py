@@ -176,7 +176,7 @@ def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> s
         return "interrupted; nothing was started"
     except BaiError as error:
         return f"{_left_behind(backend, options, job_id, launched=True)} ({error})"
-    return f"interrupted while {job_id} was started: it is cancelled; `{there.command('status', job_id)}` looks at it"
+    return f"interrupted while {job_id} was started: it is cancelled; `{there.command('status', job_id)}` shows it"
 
 
 def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
@@ -187,8 +187,8 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched
     there = options.for_submitted(backend)
     now = ("--now",) if backend.remote else ()
     look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
-    cost = ", and cost" if backend.remote else ""
-    return f"interrupted while {job_id} was started: it may run{cost}. `{look}` looks at it, `{end}` ends it; {again}"
+    cost = ", and cost money" if backend.remote else ""
+    return f"interrupted while {job_id} was started: it may be running{cost}. `{look}` shows it, `{end}` ends it; {again}"
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:

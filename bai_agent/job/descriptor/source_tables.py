@@ -160,7 +160,7 @@ class Mount(DeclaredTable):
 
     @property
     def server(self) -> str | None:
-        """Name or address of the NFS server. None for EFS, whose server mount.efs finds."""
+        """Name or address of the NFS server. None for EFS, because `mount.efs` finds the server."""
         found = _NFS_SRC.fullmatch(self.src) if self.type is MountType.NFS else None
         return found["server"].strip("[]") if found is not None else None
 

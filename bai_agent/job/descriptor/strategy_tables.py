@@ -126,9 +126,9 @@ class Server:
     ports: tuple[Port, ...]
     """Ports on which it listens."""
     argv: tuple[str, ...] = ()
-    """The server's command and its arguments, as for the benchmark."""
+    """The command that starts the server, with its arguments."""
     script: str | None = None
-    """The text of a script, as for the benchmark."""
+    """The text of a script that starts the server."""
     env: dict[VariableName, str] = field(default_factory=dict)
     """The server's environment variables, in place of the benchmark's."""
     readiness_probe: ReadinessProbe | None = None

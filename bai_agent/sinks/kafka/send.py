@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
 
 MAX_IN_FLIGHT = 3
-"""Maximum number of batches that the producer holds. After a kill, these may be sent twice."""
+"""Maximum number of batches that the producer holds. After a kill, these batches may be sent twice."""
 _ANSWER_SECONDS = 60.0
 _END_SECONDS = 1.0
 """Seconds for the producer's thread to release its batches after it was told to end."""

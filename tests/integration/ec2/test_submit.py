@@ -246,9 +246,9 @@ def test_an_interruption_during_the_launch_reports_what_may_run(
     job_id = next(
         tag["Value"] for each in moto_aws.instances() for tag in each["Tags"] if tag["Key"] == "bai:job-id"
     )
-    assert f"`bai status {job_id}` looks at it" in err
+    assert f"`bai status {job_id}` shows it" in err
     assert f"--job-id {job_id}" in err
-    assert "may run, and cost" in err
+    assert "may be running, and cost" in err
     # And the command that it names ends the machine.
     assert f"`bai cancel {job_id} --now`" in err
     assert cli.bai("cancel", job_id, "--now").code == 0
