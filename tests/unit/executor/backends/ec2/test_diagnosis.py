@@ -95,7 +95,7 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
         (judged(machine(), signs={0: FRESH}, cancelled=FRESH), JobStage.RUNNING, "running"),
         (judged(machine(), signs={0: FRESH}, cancelled=OLD), JobStage.ENDING, "cancelled"),
         (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=20)), JobStage.ENDING, "time is up"),
-        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=10)), JobStage.SILENT, "no sign"),
+        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=10)), JobStage.SILENT, "no heartbeat"),
         (diagnose(Observation(now=NOW, instances=None, signs={0: FRESH})), JobStage.RUNNING, "could not be asked"),
         (diagnose(Observation(now=NOW, instances=None, signs={0: OLD})), JobStage.SILENT, "could not be asked"),
         (diagnose(Observation(now=NOW, instances=None)), JobStage.PENDING, "could not be asked"),
