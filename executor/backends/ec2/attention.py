@@ -1,4 +1,5 @@
-"""Which process checks an unattended job, and the possible cost if no process checks the job."""
+"""Tells the user which process monitors a job on EC2 after `bai` has exited, and what the job may cost if no
+process monitors the job."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _NAMES = {
 
 
 def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
-    """Return a sentence about a running job, with advice if no process checks the job.
+    """Return a sentence that says which process monitors a running job, with advice if no process does.
 
     None if the job has ended, or if the store or EC2 cannot be queried.
     """
@@ -48,7 +49,8 @@ def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | No
 
 
 def look_sentence(look: Look, what: str) -> str:
-    """Return who checks `what`, and the time of the last check."""
+    """Return a sentence that says which process checks `what`, how often, and how long ago its last check
+    was."""
     if look.kind is Looker.WATCHER:
         return f"{_NAMES[look.kind]} looks at {what} each minute, and looked {span(look.age)} ago"
     every = f"each {format_duration(look.every)}" if look.every else "from time to time"
@@ -56,8 +58,8 @@ def look_sentence(look: Look, what: str) -> str:
 
 
 def _hourly(kinds: Sequence[str], region: object, settings: Settings) -> float | None:
-    """Return the price of one machine of each type, all together (USD per hour); None if a price is
-    unknown."""
+    """Return the total price (USD per hour) of machines of these types, one machine per entry of `kinds`.
+    None if the price of any type is unknown."""
     if not region or not all(kinds):
         return None
     aws = aws_session(settings, region=str(region))

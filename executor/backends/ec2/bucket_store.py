@@ -1,8 +1,9 @@
-"""The bucket with the jobs on EC2. An object `.regions/<region>` records each region in which jobs were
-launched.
+"""The job store of jobs on EC2, in the configured bucket. An object `.regions/<region>` of the store records
+each region in which jobs were launched.
 
-Expired machines are found by their tags, but only in recorded regions. One listing returns all regions, for
-any number of jobs. Each launch records its region before the request is sent.
+bai finds expired machines by their tags, but only in recorded regions. One listing of the bucket returns all
+recorded regions, however many jobs there are. Each launch records its region before it sends its request to
+EC2.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from executor.backends.ec2.session import AwsSession
 from executor.configuration.config import Settings
 
 _ANY_REGION = "us-east-1"
-"""Region if none is configured. Credentials are the same in all regions, but a client needs the name of a
-region."""
+"""Region of the AWS session if no region is configured. Credentials are the same in all regions, but an AWS
+session needs a region."""
 _REGIONS = ".regions/"
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
@@ -30,7 +31,7 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
     """Return the store at `url` (s3://…), accessed with the credentials of the configured profile. Raises
     UsageError, StoreError.
 
-    quick: whether to use short timeouts, for optional requests.
+    quick: whether to use short timeouts, for requests whose failure does not stop the command.
     """
     ours = settings.bucket is not None and f"{url}/".startswith(f"s3://{settings.bucket}/")
     region = settings.region if ours else None
@@ -40,8 +41,8 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
 
 def name_region(store: JobStore, region: str) -> None:
     """Record that machines are launched in `region`. Raises StoreError."""
-    # The object is written again at each launch, so that a lifecycle rule for old jobs does not delete the
-    # object while newer jobs exist.
+    # Each launch rewrites the region's object, so that a lifecycle rule that deletes old objects does not
+    # delete it while newer jobs exist.
     store.put(f"{_REGIONS}{region}", b"{}\n")
 
 

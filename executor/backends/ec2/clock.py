@@ -1,5 +1,5 @@
-"""The time by the store's clock, and texts for times and time spans. The store's clock also sets the
-timestamps of its objects, from which ages are computed."""
+"""Reads the clock of the store's server, and formats times and time spans. Ages of objects are computed with
+the server's clock, because that clock also sets the objects' timestamps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store_now(url: str) -> int:
     bucket = url.removeprefix("s3://").partition("/")[0]
     region = region_in(os.environ) or "us-east-1"
     base = endpoint_of(os.environ) or aws_address(region)
-    # The server is queried before this machine's clock is read, because its answer may take seconds.
+    # The server is queried before this machine's clock is read, because the server's answer may take seconds.
     offset = _offset(f"{base}/{bucket}")
     return offset + _since_start()
 
@@ -65,8 +65,8 @@ def span(age: timedelta) -> str:
 
 
 def forget_clocks() -> None:
-    """Forget the servers' times, so that servers are queried again: this process and the machine's clock may
-    have been suspended."""
+    """Forget the servers' times, so that the next `store_now` queries the server again. Call this function if
+    the process and the machine's clock may have been suspended."""
     _offset.cache_clear()
 
 

@@ -1,8 +1,8 @@
 """Reads the lines about the boot that the guardian and its boothook write to an instance's console.
 
-`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last line. A console is 64 KiB of the
-output of firmware, kernel, cloud-init and distribution, truncated anywhere:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
+The guardian writes `BAI <seconds> <step>` for each step, and `BAI-END <reason> <detail>` as its last line.
+EC2 returns the last 64 KiB of a console, truncated anywhere, with the output of firmware, kernel, cloud-init
+and distribution: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Console:
 
 
 def read_console(content: str) -> Console:
-    """Return the lines of the guardian and its boothook in a console's output. All other content is ignored,
+    """Return the lines of the guardian and its boothook in a console's output. All other output is ignored,
     including binary data."""
     steps: list[Step] = []
     end, detail = None, ""
@@ -67,8 +67,8 @@ def read_console(content: str) -> Console:
         else:
             steps.append(Step(float(found["seconds"]), _printable(found["step"])))
     written = list(filter(None, map(_printable, lines)))
-    # Two writers at the same time may garble a line. A single recognised line of the guardian is enough to
-    # leave the machine alone.
+    # A line may be garbled if two processes write to the console at the same time. So "BAI" anywhere in the
+    # output is enough to assume that the guardian or its boothook has run.
     others_only = bool(written) and "BAI" not in content
     return Console(
         tuple(steps),

@@ -1,4 +1,4 @@
-"""EC2 as a backend. Each job runs on machines of its own, which are terminated afterwards."""
+"""The EC2 backend. Each job runs on its own machines, which are terminated after the job has ended."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from executor.records.generation_status import check_scale, request_scale
 from executor.records.job_status import JobStatus
 from executor.records.reading import result_of
 
-# Modules that only one method needs are imported in that method, because `owns` is also called for local
-# jobs, and importing AWS's library takes half a second.
+# Each method imports the modules that only this method needs, because `owns` is also called for local jobs,
+# and importing AWS's library takes half a second.
 if TYPE_CHECKING:
     from bai_agent.job.store import JobStore
     from executor.backends.ec2.launch.ec2_plan import Ec2Plan
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Ec2Backend:
-    """Jobs whose record is in a bucket."""
+    """The backend of jobs whose record is in an S3 bucket."""
 
     name = "ec2"
     remote = True
@@ -68,13 +68,13 @@ class Ec2Backend:
         url = chosen or settings.store_url
         if url is None:
             return None
-        # Without a bucket, no module that sends requests to AWS is loaded.
+        # If there is no bucket, no module that sends requests to AWS is imported.
         from executor.backends.ec2.bucket_store import open_bucket
 
         return open_bucket(url, settings)
 
     def store_option(self) -> str | None:
-        # Jobs are submitted to the configured bucket, even if another store is named.
+        # `bai submit` writes jobs on EC2 into the configured bucket, even if the user names another store.
         return self._options.settings().store_url if named_store(self._options.store) else None
 
     def submission_store(self) -> JobStore:
@@ -224,8 +224,8 @@ class Ec2Backend:
         return f"{', '.join(ended)} {'is' if len(ended) == 1 else 'are'} being terminated"
 
     def _keeps_nothing(self, record: JobRecord) -> str | None:
-        """Return the reason why no machine of the job stays on for inspection; None if a machine stays on, or
-        may still do so."""
+        """Return the reason why no machine of the job stays on for inspection. None if a machine stays on, or
+        may stay on after the job has ended."""
         monitor = self._monitor(record)
         if not monitor.job.end.keep_time(None):
             return "it keeps no machine to look into (neither keep_on_failure nor keep_after is set)"

@@ -61,7 +61,7 @@ _AT_LAUNCH = {
     ),
     "Server.InternalError": (Outcome.LAUNCH_FAILED, "run it again"),
 }
-"""Code of EC2's StateReason → the job's outcome, and the advice."""
+"""Code of EC2's StateReason → the job's outcome, and the advice for the user."""
 
 _TAKEN = {
     "Server.SpotInstanceTermination": "EC2 took the spot machine back",
@@ -86,12 +86,13 @@ _LAST_WORDS = {
     "agent-crashed": "the agent crashed again and again",
     "deadline": "the machine was still up at its deadline, and powered itself off",
 }
-"""First word after BAI-END → meaning of the word, as a sentence for the user."""
+"""First word after BAI-END on a machine's console → sentence for the user."""
 _ALL_PYTHONS_KILLED = (
     "the Python process that ends the machine at its deadline was killed, each time with the next Python, so the machine powered "
     "itself off; the benchmark must not kill processes that are not its own"
 )
-"""Meaning of `no-python` on a machine on which Python had been found before."""
+"""Sentence for the user if a machine's last line is `no-python` although Python had been found on the machine
+before."""
 _OUTCOMES = {
     "disk-full": Outcome.DISK_FULL,
     "bad-descriptor": Outcome.BAD_DESCRIPTOR,
@@ -99,7 +100,8 @@ _OUTCOMES = {
     "agent-crashed": Outcome.AGENT_ERROR,
     "deadline": Outcome.LOST,
 }
-"""First word after BAI-END → the job's outcome, for words that do not mean BOOT_FAILED."""
+"""First word after BAI-END on a machine's console → the job's outcome. The other words of `_LAST_WORDS` mean
+BOOT_FAILED."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,12 @@ class InferredOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class _GoneMachine:
-    """A machine that is gone, with all known facts about how it ended."""
+    """A machine that is gone or shutting down, with all known facts about the cause."""
 
     machine: Instance
     console: Console
     reported: bool
-    """Whether the machine's agent had reported."""
+    """Whether the machine's agent had written a heartbeat."""
     expires: datetime | None
     boot_limit: timedelta | None
 
@@ -130,8 +132,8 @@ class _GoneMachine:
 
     @property
     def _had_python(self) -> bool:
-        """Whether Python was found earlier: the guardian reports that it found Python, and a running agent
-        also proves it."""
+        """Whether the guardian found Python on the machine earlier. The guardian writes so on the console,
+        and a heartbeat of the agent also proves it."""
         return self.reported or any(each.text.startswith("python ") for each in self.console.steps)
 
     @property
@@ -206,7 +208,7 @@ class _GoneMachine:
         return self._outcome_of(end), f"{machine.id}: {meaning}{detail}.{self.last_step}"
 
     def _outcome_of(self, end: str) -> Outcome:
-        """Return the outcome that the guardian's last line means."""
+        """Return the job's outcome for `end`, the reason in the guardian's last line."""
         outcome = _OUTCOMES.get(end, Outcome.BOOT_FAILED if end in _LAST_WORDS else Outcome.LOST)
         return Outcome.BOOT_FAILED if outcome is Outcome.LOST and not self.reported else outcome
 
@@ -226,16 +228,19 @@ def why_gone(
     boot_limit: timedelta | None,
     cancelled: bool,
 ) -> InferredOutcome:
-    """Return how a job without a result ended whose machines `left` (not empty) are gone or shutting down.
+    """Infer the outcome of a job that has no result and whose machines `left` (not empty) are gone or
+    shutting down.
 
-    signs: ranks whose agents had reported. expires: time by which the machines had to power themselves off.
-    boot_limit: time within which the machines' agents had to report.
+    signs: rank of each agent that has written a heartbeat → age of the last heartbeat. expires: time by which
+    the machines had to power themselves off. boot_limit: time within which the machines' agents had to write
+    their first heartbeat.
     """
     if cancelled:
         sentence = "The job was cancelled, and its machines ended before it wrote a result."
         return InferredOutcome(Outcome.CANCELLED, sentence)
-    # If several machines are gone, the first loss is the cause, and the other machines were ended because of
-    # that loss.
+    # If several machines are gone, one machine's loss is taken as the cause of the others. Preferred are
+    # machines that were not terminated by a request, then machines whose agents never wrote a heartbeat, then
+    # low ranks.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
     return _GoneMachine(
         machine=culprit,
@@ -253,7 +258,7 @@ def write_result(
     StoreError.
 
     The result has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the
-    node that caused the job's end, whose last output lines are copied into the result. If one of several
+    node that caused the job's end. The node's last output lines are copied into the result. If one of several
     nodes has reported its own failure, that failure is the cause, and `sentence` becomes a warning. A node's
     own failure is not the cause in an elastic job that has begun, because the job continues without the
     failed node.
@@ -267,8 +272,8 @@ def write_result(
     if job is not None and not job.benchmark.secrets:
         last = _last_lines(record, attempt, rank)
     else:
-        # Only the job's own machines can look the secrets up in order to redact them, and a result is copied
-        # to more places than the log.
+        # The result is written without the last lines, because only the job's own machines can look up the
+        # secrets that must be redacted. A result is also copied to more places than the log.
         warnings.append(
             "The last lines of the output are not in the result, because they may contain secrets that are not known here. "
             "`bai logs` shows them."

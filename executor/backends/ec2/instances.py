@@ -1,5 +1,5 @@
-"""The instances of jobs in EC2. Instances are found by their tags, and only instances with bai's tags are
-terminated."""
+"""Finds and terminates the EC2 instances of jobs. Instances are found by their tags. Only instances with
+bai's tags are terminated."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 LIVING = ("pending", "running")
 GONE = ("terminated", "stopped")
-"""States in which a machine runs nothing. Jobs never stop a machine, so a stopped machine was stopped by a
-user, and is terminated."""
+"""States of machines on which nothing runs. bai never stops machines, so a stopped machine was stopped by a
+user or by AWS. bai terminates stopped machines."""
 
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _NO_LATEST = ("UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue")
 _VALUES = 200
-"""Maximum number of values in one filter:
+"""Maximum number of values in one filter of DescribeInstances:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
 
 
@@ -114,8 +114,8 @@ def find_launch_instances(
 
 def find_machines(ec2: EC2Client, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[Instance]]:
     """Return the instances of each job, in any state. Raises BaiError. jobs: job id → ids of the instances of
-    its launches. Other instances are found by the job's tag. The ids are needed to find terminated instances,
-    which lose their tags while EC2 still shows the instances.
+    its launches. Other instances are found by the job's tag. The ids are needed for terminated instances,
+    which EC2 still shows for a while, but without their tags.
     """
     owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
     tagged = find_instances(ec2, jobs)
@@ -141,7 +141,7 @@ def find_job_instances(
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
     """Return the instances with these ids that EC2 still knows. Raises BaiError.
 
-    Terminated instances are also found, which lose their tags while EC2 still shows the instances.
+    Terminated instances are also returned. EC2 still shows them for a while, but without their tags.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
     """
     return _described_by(ec2, "instance-id", ids)
@@ -170,8 +170,8 @@ def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Inst
 
 
 def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
-    """Return the time for which EC2's instance status check has failed, by instance id. EC2 runs the check
-    once a minute. Machines whose check succeeds are not included. Raises BaiError.
+    """Return for how long EC2's instance status check has been failing, by instance id. EC2 runs the check
+    once a minute. Machines that pass the check are not included. Raises BaiError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
     """
@@ -192,11 +192,11 @@ def fetch_console(ec2: EC2Client, instance_id: str) -> str:
     BaiError."""
     newest: str | None = None
     with plain_errors(f"reading the console of {instance_id}"):
-        # Instances that are not built on Nitro do not support "Latest".
+        # EC2 supports `Latest`, the newest console output, only for instances that are built on Nitro.
         with tolerated(*_NO_LATEST):
             # botocore decodes the output, with U+FFFD for bytes that are not text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
-        # EC2 also answers with an empty latest output if EC2's copy is already the newest output, for example
+        # EC2 also returns an empty latest output if EC2's stored copy is the newest output, for example that
         # of a terminated machine.
         return newest or ec2.get_console_output(InstanceId=instance_id).get("Output") or ""
 
@@ -248,7 +248,7 @@ def terminate_one(ec2: EC2Client, instance_id: str) -> None:
 
 
 def _answered(answer: Mapping[str, Any]) -> datetime | None:
-    """Return the time of an answer of AWS, by AWS's clock."""
+    """Return the time at which AWS sent an answer, by AWS's clock."""
     date = (answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}).get("date")
     try:
         time = parsedate_to_datetime(date) if date else None

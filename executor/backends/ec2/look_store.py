@@ -1,5 +1,5 @@
-"""A store for one check of a job. Each folder is listed only once, however many objects of the folder are
-requested."""
+"""The job store as one check of a job uses it. Each folder is listed only once, however many of its objects
+the check reads."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def _running_machine(monitor: JobMonitor, node: int) -> Instance:
     running = [each for each in machines if each.state == "running"]
     if running:
         if running[-1].job_id != job_id:
-            # Any machine with the rights of a job may write an instance id into the job's record.
+            # Any machine with a job's instance profile may write an instance id into the job's record, so the
+            # machine itself must have the job's tag.
             raise UsageError(
                 f"the record of {job_id} names {running[-1].id} as the machine of node {node}, which lacks the job's tag bai:job-id; "
                 f"if it is yours: aws ssm start-session --target {running[-1].id}"

@@ -1,4 +1,4 @@
-"""The subnets of a launch, and whether their route tables lead to S3."""
+"""Finds the subnets of a launch, and checks whether their route tables lead to S3."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def s3_routes(
 ) -> list[Route]:
     """Return the route to S3 from each of `subnets`. Raises the errors of AWS's library.
 
-    An endpoint leads only to buckets in its own region.
+    A VPC endpoint for S3 leads only to buckets in its own region.
     """
     vpcs = sorted({each["VpcId"] for each in subnets})
     if not vpcs:
@@ -123,7 +123,7 @@ def route_to_s3(
 
 
 def _endpoint(table: Mapping[str, Any], endpoints: Sequence[Mapping[str, Any]]) -> Route | None:
-    """Return the route through an endpoint for S3; None if there is no endpoint."""
+    """Return the route to S3 through a VPC endpoint; None if there is no endpoint."""
     for each in endpoints:
         kind, name = each.get("VpcEndpointType"), each.get("VpcEndpointId")
         if each.get("State", "").lower() != "available":
@@ -138,7 +138,7 @@ def _endpoint(table: Mapping[str, Any], endpoints: Sequence[Mapping[str, Any]]) 
 def _gateway(
     default: Mapping[str, Any], subnet: Mapping[str, Any], table: Mapping[str, Any], region: str
 ) -> Route:
-    """Return the route through a default route that is not an internet gateway."""
+    """Return the route to S3 through a default route whose target is not an internet gateway."""
     if nat := default.get("NatGatewayId"):
         return Route(
             True,

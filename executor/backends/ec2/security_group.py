@@ -32,8 +32,8 @@ NO_GROUP = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidSecurity
 
 
 def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of boto3's create_security_group for an attempt of a job. Every call returns the
-    same parameters."""
+    """Return the parameters of boto3's create_security_group for an attempt of a job. Every call for the same
+    attempt returns the same parameters."""
     return {
         "GroupName": f"bai {job_id} {attempt}",
         "Description": "The machines of a job reach each other",
@@ -57,7 +57,8 @@ def make_group(
                 raise
             group = find_group(ec2, request)
         itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
-        # EFA needs a rule that allows traffic to the group itself, in addition to the rule for any address.
+        # EFA needs a rule that allows outgoing traffic to the group itself, in addition to the rule for
+        # outgoing traffic to any address.
         _allow(lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself), sleep)  # type: ignore[arg-type]
         _allow(lambda: ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself), sleep)  # type: ignore[arg-type]
     return group
@@ -105,7 +106,8 @@ def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
                 ask()
             return
         except ClientError as error:
-            # The policies allow the request by the group's tag, which parts of EC2 may not know yet either.
+            # The IAM policies allow this request only for groups with bai's tag. Parts of EC2 may not know
+            # the tag of a new group yet.
             if code_of(error) not in (*NO_GROUP, "UnauthorizedOperation") or pause is None:
                 raise
             sleep(pause)

@@ -47,7 +47,8 @@ _CONNECT, _READ = 10, 30
 _USUAL = Config(
     connect_timeout=_CONNECT, read_timeout=_READ, retries={"mode": "standard", "total_max_attempts": 4}
 )
-# RunInstances answers "no capacity" with status 500, which botocore would repeat in the same availability zone.
+# RunInstances reports "no capacity" with HTTP status 500. botocore would repeat such a request in the same
+# availability zone.
 _ONCE = Config(connect_timeout=_CONNECT, read_timeout=_READ, retries={"total_max_attempts": 1})
 _QUICK = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
 _PRICE_LIST_REGION = "us-east-1"
@@ -55,7 +56,7 @@ _PRICE_LIST_REGION = "us-east-1"
 
 Failure = ClientError | BotoCoreError | ResponseParserError
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
-"""Errors of requests to AWS: a refusal, no answer, and an answer of a proxy."""
+"""Errors of requests to AWS: AWS refused the request, did not answer, or a proxy answered."""
 
 _NO_CREDENTIALS = (
     "there are no AWS credentials; run `aws configure sso` or `aws configure`, "
@@ -91,7 +92,7 @@ class AwsSession:
         return client
 
     def no_retry_client(self) -> EC2Client:
-        """Return a client that does not retry, for RunInstances, because only bai's own code may repeat that
+        """Return a client without retries for RunInstances, because only bai's own code may repeat that
         request."""
         client: EC2Client = self._client("ec2", _ONCE)
         return client
@@ -142,8 +143,8 @@ class AwsSession:
         try:
             found = self.session.get_credentials()
             if found is not None:
-                # The credentials of a single sign-on or a role are fetched only now. A failure at a later
-                # time could not name the remedy.
+                # botocore fetches credentials of a single sign-on or of a role only when they are used. They
+                # are fetched here, because the error of a later failure could not name the remedy.
                 found.get_frozen_credentials()
         except FAILURES as error:
             raise _unusable(error) from error
@@ -238,8 +239,8 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
 
 
 def unasked() -> AwsCredentialsError:
-    """Return the error for an EOFError of AWS's library, which means that it wanted to prompt for the code of
-    a second factor."""
+    """Return the error to raise after an EOFError of AWS's library, which means that the library tried to
+    prompt for the code of a second factor."""
     return AwsCredentialsError(
         "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
         "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
@@ -247,14 +248,14 @@ def unasked() -> AwsCredentialsError:
 
 
 def _ask_nobody(session: boto3.Session) -> None:
-    """Make the session refuse a role that needs the code of a second factor, as botocore does without a
-    terminal."""
+    """Make the session refuse a role that needs the code of a second factor, instead of prompting for the
+    code."""
 
     def refuse(prompt: str) -> str:
         raise EOFError(prompt)
 
-    # botocore prompts with an attribute of its provider of roles, and a session has no other access to that
-    # attribute.
+    # botocore prompts with a function in an attribute of its role provider. A session offers no public access
+    # to that attribute.
     resolver = session._session.get_component("credential_provider")
     resolver.get_provider("assume-role")._prompter = refuse
 
@@ -271,11 +272,12 @@ def _unusable(error: Failure) -> AwsCredentialsError:
 
 
 def clock_problem(error: ClientError) -> str | None:
-    """Return AWS's complaint about the time of a request as part of a sentence; None for any other error.
+    """Return part of a sentence about this machine's clock if AWS refused a request because of the request's
+    time; None for any other error.
 
-    RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which is also
-    the answer to expired temporary credentials. RequestTimeTooSkewed is a code of S3; other services refuse
-    the signature and give the reason in the message.
+    RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; AWS also
+    returns this code for expired temporary credentials. RequestTimeTooSkewed is a code of S3; other services
+    refuse the signature and give the reason in the message.
     """
     code = code_of(error)
     if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message_of(error))):
@@ -321,8 +323,8 @@ _UNTIMELY = frozenset(
 _SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure"})
 _UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
 _CLOCK_TOLERANCE_S = 240.0
-"""Difference of the clocks that counts as a problem (seconds). The limits of AWS's services differ; the
-strictest is five minutes."""
+"""A difference between AWS's clock and this machine's clock is reported as a problem from this size on
+(seconds). The limits of AWS's services differ; the strictest is five minutes."""
 NOT_ACCEPTED = frozenset(
     {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}

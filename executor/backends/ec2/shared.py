@@ -1,6 +1,6 @@
 """Objects that the launches of one process share: AWS's clients and the agent's bundle. Objects are shared
 only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates the client
-once, but without sharing a service would create a client for each launch.
+only once. A benchmark service without sharing would create a new client for each launch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bai_agent.light_dataclass import dataclass, field
 T = TypeVar("T")
 
 _AT_MOST = 24
-"""Maximum number of shared objects. One region needs about six, but requests of other users may name any
-number of regions."""
+"""Maximum number of shared objects. One region needs about six objects, but requests of other users may name
+any number of regions."""
 
 
 class Shared:
@@ -39,7 +39,7 @@ class Shared:
             self._things[key] = thing
             while len(self._things) > self._at_most:
                 del self._things[next(iter(self._things))]
-        # Creating an object may need another object, so each has its own lock.
+        # Each key has its own lock, because the creation of one object may need another shared object.
         with thing.lock:
             if not thing.is_made:
                 thing.value, thing.is_made = make(), True

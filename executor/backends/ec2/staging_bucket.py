@@ -1,5 +1,6 @@
-"""The staging bucket with the files for instances. Files are named by their content and uploaded once. A
-job's local scripts and data become objects in the staging bucket."""
+"""The staging bucket, from which instances download their files. A file's key is made from its content, so
+the same content is uploaded only once. A job's local scripts and data become objects in the staging
+bucket."""
 
 from __future__ import annotations
 
@@ -54,8 +55,9 @@ def staging_bucket(settings: Settings) -> JobStore:
 def check_region(settings: Settings) -> None:
     """Raise UsageError if the staging bucket is in a region other than the configured region.
 
-    Every request is signed for the configured region, here and on instances, but S3 refuses requests for
-    another region. If S3 does not report the bucket's region, the configured region is assumed to be right.
+    This machine and the instances sign every request for the configured region, and S3 refuses requests that
+    are signed for another region than the bucket's. If S3 does not report the bucket's region, the configured
+    region is assumed to be right.
     """
     bucket, region = settings.need_bucket(), settings.need_region()
     there = bucket_region(
@@ -94,7 +96,7 @@ def upload(
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFiles:
-    """Files of this machine, with the files' objects in the bucket."""
+    """Files of this machine, with the objects in the staging bucket that will contain them."""
 
     uploads: tuple[Upload, ...]
     sources: Mapping[Path, Uploaded]
@@ -105,9 +107,9 @@ class LocalFiles:
 def local_files(
     descriptor: Descriptor, folder: Path, scripts: ScriptsOrigin | None, *, bucket: str, region: str | None
 ) -> Iterator[LocalFiles]:
-    """Yield the local files that `scripts` and `descriptor`, which is in `folder`, include. Packed folders
-    exist until the end of the `with` block. The same content has the same keys. Raises ScriptsError,
-    PlanError.
+    """Yield the local files that `scripts` and `descriptor` include. folder: the descriptor's folder. Packed
+    folders exist until the end of the `with` block. Files of the same content have the same key. Raises
+    ScriptsError, PlanError.
     """
     sources = job_sources(descriptor, scripts=scripts, folder=folder, data_root=None, home=Path("/root"))
     with TemporaryDirectory(prefix="bai-upload-") as workspace:
@@ -125,7 +127,7 @@ def local_files(
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write the files of `folder` that are not ignored as a tar archive. The same names, modes and contents
+    """Write the files of `folder`, except ignored files, as a tar archive. The same names, modes and contents
     produce the same bytes."""
     root = folder.resolve()
     with archive.open("wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:

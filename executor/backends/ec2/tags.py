@@ -1,5 +1,5 @@
-"""The tags by which instances, volumes and security groups of jobs are found, and removed after their
-deadline. The module also reads and writes times in the format of tags and records."""
+"""The tags by which bai finds the instances, volumes and security groups of jobs, and removes them after
+their deadline. The module also reads and writes times in the format of tags and records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ CLIENT_TAG = "bai:client-id"
 EXPIRES_TAG = "bai:expires"
 STORE_TAG = "bai:store"
 LAUNCH_TAG = "bai:launch"
-"""Number of the launch. Only machines that were launched while their job ran have this tag."""
+"""Tag with the number of the launch. Only machines that were launched while their job was already running
+have this tag."""
 FIRST_NODE_TAG = "bai:first-node"
-"""Number of the node on the machine with index 0 of the launch."""
+"""Tag with the number of the node that runs on the machine with index 0 of the launch."""
 
 _KEY_LIMIT, _VALUE_LIMIT, _COUNT_LIMIT = 128, 256, 50
 """Maximum numbers of characters in a key and a value, and of tags:
@@ -47,7 +48,7 @@ def job_tags(job: Job, *, expires: str) -> dict[str, str]:
 
 
 def _service_tags(identity: Identity) -> dict[str, str]:
-    """Return the tags of a job that came through the benchmark service."""
+    """Return the additional tags of a job that the benchmark service submitted."""
     said = {
         "action-id": identity.action_id,
         "parent-action-id": identity.parent_action_id,
@@ -74,7 +75,7 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def with_tags(request: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the TagSpecifications of `request` with `tags` in addition."""
+    """Return the TagSpecifications of `request`, with `tags` added to each of them."""
     return [{**each, "Tags": [*each["Tags"], *tag_list(tags)]} for each in request["TagSpecifications"]]
 
 
@@ -84,7 +85,8 @@ def read_tags(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def attempt_tags(tags: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return the tags that name an attempt of a job. Resources with the same tags belong together."""
+    """Return the values of the tags that identify an attempt of a job. Resources with equal values belong to
+    the same attempt."""
     return tuple(tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG))
 
 

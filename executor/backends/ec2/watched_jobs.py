@@ -1,11 +1,12 @@
-"""The jobs of all users that must be checked, and the processes that check them.
+"""Records in the bucket which jobs of all users must be checked, and which processes check these jobs.
 
-`.watched/<job-id>` is written before the launch of a job of `bai`; it contains the token of `launch.json`.
-The job's object is overwritten with an empty object after the job has ended and its machines are gone,
-because users' policies do not allow deleting. Each check of all jobs writes `.looks/<kind>`.
+`bai` writes the mark `.watched/<job-id>` before it launches the job. The mark contains the token of the job's
+`launch.json`. After the job has ended and its machines are gone, the mark is overwritten with an empty
+object, because users' IAM policies do not allow deleting objects. Each check of all jobs writes
+`.looks/<kind>`.
 
-Only objects with exactly these names count, because a `*` in a policy matches slashes, so that an instance
-may write other objects below these folders.
+Only objects with exactly these names are read. A `*` in an IAM policy also matches slashes, so instances may
+be able to write other objects below these folders.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from executor.backends.ec2.clock import elapsed
 
 _WATCHED, _LOOKS = ".watched/", ".looks/"
 _MISSED = 3
-"""Number of missed checks after which the process is reported as missing."""
+"""Number of missed checks after which a process no longer counts as checking the jobs."""
 _LEAST = timedelta(minutes=3)
 _UNKNOWN_PAUSE = timedelta(minutes=20)
 """Time within which the next check is expected if the pause between checks is unknown, for example from
@@ -32,7 +33,8 @@ cron."""
 
 
 class Looker(str, Enum):
-    """Processes that check all jobs of a bucket. The kind of process that does most comes first."""
+    """Kinds of processes that check all jobs of a bucket. The kind that does the most for a job comes
+    first."""
 
     WATCHER = "watcher"
     REAP = "reap"
@@ -41,7 +43,7 @@ class Looker(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The last check by a kind of process."""
+    """The last check of all jobs by a kind of process."""
 
     kind: Looker
     age: timedelta

@@ -1,4 +1,5 @@
-"""The agent as one archive for each CPU architecture, which an instance downloads, checks by its sha256, and runs.
+"""Builds the agent's bundle, one archive per CPU architecture. An instance downloads the bundle, verifies its
+sha256, and runs the agent in it.
 
     bai_agent/…  start_agent.py  pure/…  native/cp310/ … native/cp311-abi3/ …  bin/py-spy
 
@@ -28,12 +29,13 @@ from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
 
 _FORMAT = 1
-"""Version of the archive's format, which is increased when the same inputs produce a different archive."""
+"""Version of the bundle's format. A change of the code after which the same inputs produce a different
+archive must increase this version."""
 _DATE = 315_532_800
 """Modification time of all files: 1980-01-01, the earliest time that every archive format supports."""
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
-"""Files of wheels that are left out: zstandard's second engine, which is as large as the first, and files for
-type checkers and tests."""
+"""Files that are in wheels but not in the bundle: zstandard's second engine, which is as large as the first,
+and files for type checkers and tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +54,10 @@ class BuiltBundle:
 
 
 def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBundle:
-    """Return the bundle for a CPU architecture (Linux's name). The bundle is built only if `cache` does not
-    contain it. Raises WheelError.
+    """Return the bundle for a CPU architecture (Linux's name). Builds the bundle only if the folder `cache`
+    does not contain that bundle. Raises WheelError.
 
-    download: whether missing wheels may be fetched.
+    download: whether missing wheels may be downloaded from the package index.
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"there is no bundle for {architecture}")
@@ -64,7 +66,7 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
         built = once(("bundle", architecture, cache, download), make)
         return built if in_cache(built.path) else make()
     except OSError as error:
-        # If a file is in place of the folder, the error is "file exists".
+        # The error is "file exists" if a regular file is where the cache folder should be.
         why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
         raise WheelError(
             f"the agent's bundle cannot be kept in {cache}: {why}; make room there, or name another place "
@@ -73,7 +75,7 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
 
 
 def linux_architecture(name: str) -> str:
-    """Return Linux's name of an architecture of EC2 ("arm64")."""
+    """Return Linux's name of a CPU architecture. name: EC2's name of the architecture, such as "arm64"."""
     return "aarch64" if name == "arm64" else name
 
 

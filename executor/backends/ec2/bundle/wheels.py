@@ -1,6 +1,7 @@
 """The packages of the agent's bundle, as wheels for each CPython version and each CPU, saved in a cache.
 
-`wheels.sha256` lists the files with their checksums. `scripts/lock-wheels` writes it after a change of versions.
+`wheels.sha256` lists the wheels with their checksums. After a change of versions, `scripts/lock-wheels`
+writes `wheels.sha256` again.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ _WATCHER = (
     "urllib3==2.8.0",
 )
 _WATCHER_NATIVE = ("pydantic-core==2.50.5",)
-"""Packages of the watcher. The version of pydantic-core is pydantic's."""
+"""Packages with native code in the watcher's archive. Each version of pydantic needs exactly one version of
+pydantic-core."""
 
 _PLATFORMS = ("manylinux2014_{0}", "manylinux_2_17_{0}", "manylinux_2_24_{0}", "manylinux_2_28_{0}")
-"""glibc 2.28 is in every image that has Python 3.10 or can install it."""
+"""Every image that has Python 3.10, or can install Python 3.10, has glibc 2.28 or newer."""
 _TIMEOUT_S = 180.0
 """Seconds for one call of pip."""
 
@@ -89,7 +91,7 @@ def _compiled(architecture: str, python: str) -> list[str]:
 
 
 def find_wheels(architecture: str, *, cache: Path, download: bool = True) -> list[Path]:
-    """Return all wheels of a bundle, as `find_in_sets` does."""
+    """Return all wheels of a bundle. `find_in_sets` describes the checks and the errors."""
     return find_in_sets(sets(architecture), cache=cache, download=download)
 
 
@@ -105,7 +107,8 @@ def locked_wheels(architecture: str) -> Mapping[str, str]:
 
 
 def find_in_sets(wanted: Sets, *, cache: Path, download: bool = True) -> list[Path]:
-    """Return all wheels of these sets, each file once, after a check of its fixed sha256. Raises WheelError.
+    """Return all wheels of these sets, each file once. The sha256 of each wheel is checked against
+    `wheels.sha256`. Raises WheelError.
 
     download: whether missing wheels may be fetched from the package index, with pip and its configuration.
     """
@@ -127,7 +130,7 @@ def find_in_sets(wanted: Sets, *, cache: Path, download: bool = True) -> list[Pa
 
 
 def locked() -> Mapping[str, str]:
-    """Return the fixed files: folder/name of a wheel → sha256."""
+    """Return the content of `wheels.sha256`: folder/name of a wheel → sha256."""
     file = resources.files("executor.backends.ec2.bundle") / "wheels.sha256"
     lines = file.read_text(encoding="ascii").splitlines()
     return {name: sha256 for sha256, name in map(str.split, lines)}
@@ -162,7 +165,7 @@ def pip() -> list[str]:
     otherwise the pip on PATH. Raises WheelError."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    # Environments of uv have no pip, but a wheel of pip can run without installation.
+    # Environments that uv creates have no pip, but a wheel of pip can run without installation.
     folders = [Path(sysconfig.get_path("stdlib")) / "ensurepip" / "_bundled"]
     if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
         folders.append(Path(elsewhere))
@@ -187,7 +190,7 @@ def _find(folder: Path, package: str, fixed: Mapping[str, str]) -> Path | None:
 
 
 def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str]:
-    """Return the fixed wheel of a package in one set: name → sha256."""
+    """Return the wheel that `wheels.sha256` lists for a package in one set: file name → sha256."""
     project, _, version = package.partition("==")
     start = f"{folder}/{re.sub(r'[-_.]+', '_', project)}-{version}-".lower()
     return {
@@ -196,7 +199,8 @@ def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str
 
 
 def _download(folder: Path, packages: Sequence[str], options: list[str], fixed: Mapping[str, str]) -> None:
-    # Files of the cache are executed, so no other user may write there, whatever the umask is.
+    # Wheels in the cache folder are executed, so no other user may have write access to the folder, whatever
+    # the umask is.
     make_folder(folder, private=folder)
     lines = []
     for package in packages:

@@ -1,5 +1,5 @@
-"""`bai doctor`: checks without a launch everything that a job on EC2 needs, and names a remedy for whatever
-is missing."""
+"""`bai doctor`: checks everything that a job on EC2 needs, without launching a machine, and names a remedy
+for each problem."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterat
 
 
 def _look_finding(settings: Settings) -> HealthFinding:
-    """Return who checks all jobs of the bucket, and the time of the last check."""
+    """Return the finding that says which process checks all jobs of the bucket, and how long ago its last
+    check was."""
     try:
         store = bucket_store(settings, quick=True)
         looks = last_looks(store, store_now(store.url))
@@ -94,7 +95,8 @@ def _look_finding(settings: Settings) -> HealthFinding:
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
     said = f"the watcher in the account looked {span(look.age)} ago the last time"
-    # The names of a setup's role and of the setup's function begin with the same text.
+    # `bai setup` gives the role of the instances and the watcher's Lambda function names with the same
+    # prefix.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
     todo = f"its log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs it, or removes it with --no-watcher"
     return warned("looks", said, todo)
@@ -221,7 +223,8 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
 
 
 _PROBE = "jobs/.doctor/probe.json"
-"""Name of a small object that is never deleted, so that each later conditional put of it must fail."""
+"""Key of a small object in the bucket. The object is never deleted, so every later put on the condition that
+it does not exist must fail."""
 
 
 def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> Iterator[HealthFinding]:
@@ -239,8 +242,8 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
         return
     there = headers.get("x-amz-bucket-region") or aws.region
     if there != aws.region:
-        # S3 refuses requests that are signed for another region, and jobs sign requests for the configured
-        # region.
+        # S3 refuses requests that are signed for a region other than the bucket's, and jobs sign requests for
+        # the configured region.
         yield failed(
             "bucket",
             f"{bucket} lies in {there}, and the configured region is {aws.region}",
@@ -286,7 +289,7 @@ def _conditional(s3: Any, bucket: str) -> HealthFinding:
     """Put an object twice on the condition that the object does not exist. The second put must fail."""
     for _ in range(2):
         try:
-            # Object Lock refuses objects without a checksum.
+            # A bucket with Object Lock refuses objects without a checksum.
             s3.put_object(
                 Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
             )

@@ -16,7 +16,7 @@ class Health(str, Enum):
     WARNING = "warning"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check was not possible, which is not necessarily a problem."""
+    """The check could not be made, which is not necessarily a problem."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def unknown(check: str, sentence: str, todo: str = "") -> HealthFinding:
 
 
 def unusable(check: str, error: BaiError) -> HealthFinding:
-    """Return the finding that something cannot be used, with the message of the error as the reason."""
+    """Return the finding that something cannot be used. The finding's reason is the message of `error`."""
     wrong = isinstance(error, (UsageError, DescriptorError, PlanError))
     return failed(check, str(error), configuration=wrong)
 
@@ -69,11 +69,11 @@ def refused(check: str, error: Failure) -> HealthFinding:
 
 
 def guarded(check: str, look: Callable[[], HealthFinding], *, denied: str = "") -> HealthFinding:
-    """Return the finding of the check `look`. If AWS refuses the request or does not answer, return that as a
-    finding.
+    """Return the finding of the check `look`. If AWS refuses the check's request or does not answer, return a
+    finding that says so.
 
-    denied: sentence for credentials without the right to make the check, which is not necessarily a problem;
-    if empty, a refusal is a failure.
+    denied: sentence of the finding if the credentials lack the permission for the check, which is not
+    necessarily a problem. If `denied` is empty, a lacking permission is a failed check.
     """
     try:
         return look()

@@ -78,8 +78,8 @@ def launch_findings(
 def request_findings(
     descriptor: Descriptor, resolved: Resolved, aws: AwsSession, *, bucket_region: str
 ) -> Iterator[HealthFinding]:
-    """Yield the findings about the launch itself: what the launch's machines need, and EC2's answer to a dry
-    run. Raises no errors."""
+    """Yield the findings about the needs of the launch's machines, such as quotas, and about EC2's answer to
+    a dry run of the launch. Raises no errors."""
     job = Job(
         job=Identity(id="doctor", client_id="doctor"),
         benchmark=Benchmark(argv=("true",)),
@@ -133,8 +133,8 @@ def _dry_run(
     *,
     server: Mapping[str, Any] | None = None,
 ) -> HealthFinding:
-    """Ask EC2 in a dry run whether these credentials may send the launch's request. server: parameters of the
-    server's request; if None, the request of the other machines is checked.
+    """Ask EC2 in a dry run whether these credentials may launch the job's machines. server: parameters of the
+    request for the job's server. If None, the request for the other machines is checked.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
     """

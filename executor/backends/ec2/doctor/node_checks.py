@@ -34,8 +34,9 @@ _MARKETS = {
 _FAMILY = re.compile(r"[A-Z][A-Za-z]*[0-9]*")
 _TYPE = re.compile(r"([a-z]+)-?([0-9]*)")
 _NAMED = {"u": "memory", "dl": "dl", "hpc": "hpc", "inf": "inf", "mac": "mac", "trn": "trn", "vt": "vt"}
-"""Letters at the beginning of an instance type → the family in the quota's name, if that is not the first
-letter: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
+"""Letters at the beginning of an instance type → the family in the quota's name, for types whose quota is not
+named after the type's first letter:
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
 _TYPES_AT_ONCE = 100
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html"""
 
@@ -50,8 +51,8 @@ class VcpuQuota:
 
 
 def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) -> str | None:
-    """Return the name of the quota, among `names`, that an instance of this type counts against; None if
-    there is no such quota."""
+    """Return the one of `names` that is the quota for instances of this type; None if there is no such
+    quota."""
     found = _TYPE.match(instance_type)
     if found is None:
         return None
@@ -98,7 +99,7 @@ def _vcpus(aws: AwsSession, kinds: list[str]) -> dict[str, int]:
 
 
 _SPREAD_LIMIT = 7
-"""Maximum number of instances in one zone:
+"""Maximum number of instances of a spread placement group in one zone:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
 
 
@@ -127,7 +128,7 @@ def node_findings(
 
 
 def _machines(resolved: Resolved, request: Mapping[str, Any]) -> int:
-    """Return the number of machines in all requests together."""
+    """Return the total number of machines that the launch requests."""
     return int(request["MaxCount"]) + (resolved.server is not None)
 
 
@@ -186,7 +187,8 @@ def _quotas(
 
 
 def _quota(quota: VcpuQuota, parts: Sequence[tuple[int, int]]) -> HealthFinding:
-    """Return the finding about a quota. parts: numbers of machines, each with the vCPUs of one machine."""
+    """Return the finding about a quota. parts: pairs of a number of machines and the vCPUs of each of these
+    machines."""
     vcpus = sum(nodes * each for nodes, each in parts)
     needed = f"{vcpus:,} ({' + '.join(f'{nodes:,} × {each}' for nodes, each in parts)})"
     said = (
@@ -261,8 +263,8 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
 def _interfaces(
     aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int, bucket_region: str
 ) -> HealthFinding:
-    """Check whether machines with several interfaces reach S3. EC2 does not assign public addresses to such
-    machines."""
+    """Check whether machines with several network interfaces can reach S3, because EC2 assigns no public
+    addresses to such machines."""
     cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
     if not cut_off:
         return passed("interfaces", f"S3 is reached with {count} and no public address")
@@ -272,7 +274,7 @@ def _interfaces(
 def _addresses(
     subnets: Sequence[Mapping[str, Any]], nodes: int, interfaces: Sequence[Mapping[str, Any]]
 ) -> HealthFinding:
-    # An interface of type efa-only has no address.
+    # A network interface of type `efa-only` has no IP address.
     needed = nodes * sum(each.get("InterfaceType") != "efa-only" for each in interfaces)
     free = {each["SubnetId"]: each.get("AvailableIpAddressCount", 0) for each in subnets}
     small = [f"{subnet} has {count:,}" for subnet, count in free.items() if count < needed]

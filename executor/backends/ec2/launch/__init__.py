@@ -1,2 +1,2 @@
-"""Launches instances for a descriptor: looks values up, makes the request, and sends the request so that only
-one launch succeeds."""
+"""Launches the instances of a job: looks up the values that the request needs, builds the request, and sends
+it so that a job is launched only once."""

@@ -98,7 +98,8 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
     left = block.last - start - beside
     if wanted <= left:
         return job, None
-    # Whole minutes are easy to read, and equal for two submissions of one job.
+    # The run time is in whole minutes, so that it is easy to read and usually equal for two submissions of
+    # the same job.
     runtime = timedelta(minutes=left // timedelta(minutes=1))
     around = f"around it a machine may take {format_duration(beside)} (pull_timeout, extract_timeout and the others of [limits])"
     if runtime < _LEAST_RUNTIME:

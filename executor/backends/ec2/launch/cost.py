@@ -32,8 +32,7 @@ class _Rates:
     free_iops: int = 0
     free_throughput: int = 0
     iops_tiers: tuple[tuple[int, float], ...] = ()
-    """Reduced prices of a volume with many IOPS: from this number of IOPS on, this fraction of `iops` is
-    charged."""
+    """Reduced prices of volumes with many IOPS, as pairs (n, f): each IOPS beyond n costs f × `iops`."""
 
     def monthly(self, *, size: int, iops: int, throughput: int) -> float:
         """Return the price of a volume (USD per month). size: GiB."""
@@ -52,8 +51,8 @@ _RATES: Mapping[str, _Rates] = {
     # Prices in us-east-1 are 0.065, 0.0455 and 0.03185 USD; the ratios are the same in other regions.
     "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
     "st1": _Rates(gib=0.10),
-    # The price in sa-east-1 before AWS lowered that price; the current price was not found in any copy of the
-    # price list.
+    # This price in sa-east-1 was valid before AWS lowered it. The current price was not found in any copy of
+    # the price list.
     "sc1": _Rates(gib=0.05),
 }
 """Rates by volume type. Magnetic volumes ("standard") are missing, because requests to such volumes are
@@ -94,18 +93,18 @@ def volume_cost(request: Mapping[str, Any]) -> VolumeCost:
 
 
 _UNLIMITED = ("t3.", "t3a.", "t4g.")
-"""Prefixes of types that buy CPU credits by default:
+"""Prefixes of instance types that buy CPU credits by default:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-performance-instances-unlimited-mode-concepts.html"""
 _CREDITS = "CPU credits beyond those earned"
 _CREDIT_RATES = {"t4g": 0.04}
 _CREDIT_RATE = 0.05
-"""Price of an hour of one vCPU on bought credits alone (USD), on Linux, in all regions and on all markets:
-https://aws.amazon.com/ec2/pricing/on-demand/#T2.2FT3.2FT4g_Unlimited_Mode_Pricing"""
+"""Price of one vCPU hour that is paid with bought CPU credits alone (USD), on Linux, in all regions and on
+all markets: https://aws.amazon.com/ec2/pricing/on-demand/#T2.2FT3.2FT4g_Unlimited_Mode_Pricing"""
 _TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
 """Tenancy in RunInstances → tenancy in the price list."""
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-")
-"""Beginnings of names of regions in other partitions. Credentials of other partitions are not valid for the
-price list, and China's prices are in another currency."""
+"""Prefixes of the names of regions in AWS partitions other than "aws". Credentials of these partitions are
+not valid for the price list, and China's prices are in another currency."""
 
 
 _LEAST_PAID_S = 60
@@ -124,7 +123,7 @@ class Cost:
     hourly: float | None
     """Price of one instance without its volumes (USD per hour); None if unknown."""
     volumes: float = 0.0
-    """Maximum cost of the volumes and the detailed monitoring of one instance (USD per hour)."""
+    """Maximum cost of one instance's volumes and detailed monitoring (USD per hour)."""
     origin: str
     """Origin of the price."""
     bound: bool = False
@@ -133,7 +132,7 @@ class Cost:
     """Charges that are not included in the price."""
     replacements: int = 0
     """Number of machines that may replace lost machines. At most `instances` machines exist at a time, and
-    all machines end by the same deadline."""
+    all machines must be gone by the same deadline."""
 
     @property
     def hours(self) -> float:
@@ -182,8 +181,8 @@ def mean(costs: Sequence[Cost]) -> Cost:
 
 
 def over_budget(cost: Cost, most: float | None) -> str | None:
-    """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if the job may
-    be launched."""
+    """Return the reason why a job of this cost is not launched if it may cost at most `most` USD; None if the
+    job may be launched."""
     if most is None or (cost.dollars is not None and cost.dollars <= most):
         return None
     advice = "raise limits.max_cost (--max-cost), or write a shorter limits.max_runtime, fewer nodes or a smaller type"
@@ -228,7 +227,7 @@ def read_tenancy(request: Mapping[str, Any]) -> str:
 
 
 def _credits(instance_type: str, vcpus: int | None) -> str:
-    """Return the charge for CPU credits, with the charge's upper bound."""
+    """Return a text about the charge for CPU credits, with the upper bound of the charge."""
     rate = _CREDIT_RATES.get(instance_type.partition(".")[0], _CREDIT_RATE)
     hour = f", {rate * vcpus:,.2f} USD an hour for {vcpus} vCPUs" if vcpus is not None else ""
     return f"{_CREDITS} (at most {rate:.2f} USD per vCPU-hour{hour})"

@@ -1,4 +1,5 @@
-"""A job on EC2 as it would be launched now. `bai plan` shows it, and `bai submit` sends it."""
+"""Plans the launch of a job on EC2 as of now. `bai plan` shows the planned launch, and `bai submit` requests
+it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class LaunchPlan:
     """Bundle of the agent; None if the bundle is built only at submission."""
     user_data: UserData
     file: LaunchFile
-    """The launch in the form in which it will be recorded."""
+    """Content of `launch.json`, which will record the launch."""
     max_cost: float | None = None
     """Maximum cost of the job (USD); None if there is no bound."""
     shortened: str | None = None
@@ -89,7 +90,8 @@ class LaunchPlan:
         image, request = self.resolved.image, self.file.request
         longest = deadman(self.job)
         if self.job.is_elastic:
-            # A replacement is launched later, but may run until the `expires` of all machines.
+            # A replacement for a lost machine may run until the `expires` of the whole job, which includes
+            # LAUNCH_WINDOW.
             longest += LAUNCH_WINDOW
         server = self.resolved.server
 
@@ -100,7 +102,8 @@ class LaunchPlan:
                 name, settings.prices, aws, operation=image.operation, tenancy=read_tenancy(request)
             )
             return Cost(
-                # The maximum number of nodes counts, because `bai scale` may enlarge the job.
+                # The cost is computed for the maximum number of nodes, because `bai scale` may enlarge the
+                # job.
                 instances=self.job.strategy.nodes if server is None else 1,
                 longest=longest,
                 replacements=self.job.elastic.replacements,
@@ -163,9 +166,9 @@ def draft(
     resolved: Resolved | None = None,
     exists: bool = False,
 ) -> LaunchPlan:
-    """Return the launch of `job` as of `now`. Without `aws`, unknown values are placeholders. resolved:
-    results of earlier look-ups. exists: whether the store already has the job, so that its limits must not
-    change. Raises UsageError, AwsError, WheelError.
+    """Return the plan of a launch of `job` as of `now`. Without `aws`, unknown values are placeholders.
+    resolved: results of earlier look-ups. exists: whether the store already has the job, so that its limits
+    must not change. Raises UsageError, AwsError, WheelError.
     """
     ec2 = ec2_table(descriptor)
     region = launch_region(descriptor, settings)
@@ -283,7 +286,7 @@ def preflight(
             check()
         except BaiError as error:
             problem = str(error)
-            # A key that fails the first check also fails the second one.
+            # An invalid key is found by both checks, but is reported only once.
             if problem not in (each.problem for each in found):
                 found.append(Finding(file=str(job_request.file), problem=problem, fix=""))
 

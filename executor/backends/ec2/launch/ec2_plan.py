@@ -37,7 +37,7 @@ from executor.quantities import size
 
 @dataclass(frozen=True)
 class Ec2Plan:
-    """A launch with all of its parts."""
+    """A planned launch on EC2, with everything that `bai plan` shows."""
 
     launch: LaunchPlan
     uploads: Sequence[Upload]
@@ -47,7 +47,7 @@ class Ec2Plan:
     survey: Callable[[], ScriptsSurvey | None]
     on_progress: Callable[[str], None]
     defaults: Sequence[DefaultValue] = ()
-    """Values of the configuration that the descriptor does not set."""
+    """Values that the job takes from the configuration, because the descriptor does not set them."""
 
     @cached_property
     def scripts(self) -> ScriptsSurvey | None:
@@ -103,8 +103,8 @@ class Ec2Plan:
         return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
 
     def user_data(self) -> bytes:
-        """Return the user data in base64. Also log what is needed to launch a machine with this user data by
-        hand."""
+        """Return the user data in base64. Also report to `on_progress` what a machine needs if a user
+        launches it with this user data by hand."""
         launch = self.launch
         if launch.bundle is None:
             raise UsageError(
@@ -164,8 +164,7 @@ class Ec2Plan:
             yield f"# {plan_sentence(file.wait)}."
 
     def _asked_in_turn(self) -> Iterator[str]:
-        """Yield the candidates in the order in which they are requested: one line for each type on each
-        market."""
+        """Yield one line per instance type and market, in the order in which bai requests them from EC2."""
         resolved = self.launch.resolved
         machines = "1" if self.launch.file.server is not None else machines_in_words(self.launch.job)
         groups: dict[tuple[str, str], list[Candidate]] = {}
@@ -224,7 +223,8 @@ class Notice:
         return [*found, *self._interface_warnings()]
 
     def _interface_warnings(self) -> list[str]:
-        """Check whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
+        """Return warnings if machines with several network interfaces may not reach S3, because EC2 gives
+        such machines no public address."""
         interfaces = len(self.launch.file.request.get("NetworkInterfaces", ()))
         if interfaces < 2:
             return []

@@ -66,13 +66,13 @@ def submit(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Submitted:
-    """Launch the job of `job_request`, or find its launch. If the call is repeated with the same id, after
-    any failure, the job is launched only once.
+    """Launch the job of `job_request`, or find the launch of an earlier call with the same job id. A job is
+    launched only once, however often and after whatever failure the call is repeated with its id.
 
-    If there is no capacity for a job that waits, this function waits for capacity, unless the listener's
-    `on_wait` raises. A repeated call continues the same wait. Raises LaunchError after a final refusal of EC2
-    (the job then has a result), UndecidedError if the job may or may not run, UsageError if the store has
-    another job or another launch with this id.
+    If EC2 has no capacity and the job is configured to wait for capacity, this function waits, unless the
+    listener's `on_wait` raises an error. A repeated call continues the same wait. Raises LaunchError after a
+    final refusal of EC2 (the job then has a result), UndecidedError if it is unknown whether the job was
+    launched, UsageError if the store has another job or another launch with this id.
     """
     listener = listener or SubmitListener()
     if job_id is not None:
@@ -123,7 +123,8 @@ class _Stage(Enum):
 
 @dataclass(kw_only=True)
 class _Submission:
-    """A submission that an earlier or concurrent submission may have begun."""
+    """The submission of a job. An earlier or concurrent submission of the same job id may have done part of
+    the work."""
 
     record: JobRecord
     job: Job
@@ -135,9 +136,9 @@ class _Submission:
     listener: SubmitListener
     now: Callable[[], datetime]
     there: Job | None = None
-    """The job in the store."""
+    """The job as recorded in the store."""
     file: LaunchFile | None = None
-    """The launch in the store."""
+    """The launch as recorded in the store."""
     new: bool = False
     """Whether this submission has written the job."""
 
@@ -159,7 +160,8 @@ class _Submission:
         if self.file is None:
             return _Stage.UNLAUNCHED
         if self.there is None and self.record.exists():
-            # A concurrent submission has written the job and then the launch, both after the first read.
+            # A concurrent submission has written the job and then the launch, both after this submission's
+            # first read.
             self.there = self.record.exact_job()
             self._check_same(self.there)
         return _Stage.BEGUN
@@ -234,8 +236,8 @@ class _Submission:
         """
         longest = deadman(self.there or self.job)
         if self.job_request.service is None:
-            # The job is marked before any machine can run. Jobs of the service are not marked, because the
-            # service checks its own jobs.
+            # The mark that asks reapers and the watcher to check the job is written before any machine can
+            # run. Jobs of the benchmark service get no mark, because the service checks its own jobs.
             watch_job(self.record.store, self.record.job_id, token=self._begun.token)
         file = read_latest_round(self.record, self._begun)
         if file is not self.file:
@@ -278,12 +280,12 @@ class _Submission:
 
     def _is_decided(self, there: Job) -> bool:
         """Return whether the stored job has ended or has been launched. Raises LaunchError, and UsageError if
-        the stored job differs from the request's."""
+        the stored job differs from the job of the request."""
         try:
             self._check_same(there)
         except UsageError:
-            # The service stays responsible for its launches, even if the service's configuration has changed
-            # since the launch.
+            # The benchmark service stays responsible for a job that it launched, even if the service's
+            # configuration has changed since the launch.
             if not (_is_of_same_request(there, self.job, self.job_request) and self._is_launched()):
                 raise
             return True
@@ -303,7 +305,8 @@ class _Submission:
         return self.there is not None and adopt(self.record, aws) is not None
 
     def _check_round(self, file: LaunchFile, longest: timedelta) -> None:
-        """Raise UsageError unless the stored launch `file` is a round of the launch that was begun."""
+        """Raise UsageError unless the stored launch `file` is a later round of the launch that this job began
+        with."""
         problem = problem_with_round(self.record, self._begun, file, deadman=longest, now=self.now())
         if problem is not None:
             raise UsageError(problem)

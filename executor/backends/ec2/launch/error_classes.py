@@ -1,4 +1,5 @@
-"""The meaning of an error of RunInstances for a launch, by the error's code.
+"""Classifies errors of RunInstances by their codes: what the error means for the launch, and what bai does
+next.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 """
@@ -41,7 +42,7 @@ class ErrorClass:
     outcome: Outcome
     code: str
     sentence: str
-    """Problem and advice for the user, shown if the launch ends with this error."""
+    """Problem and advice for the user, shown if the launch fails with this error."""
 
 
 def classify_error(error: Failure) -> ErrorClass:
@@ -89,19 +90,20 @@ def _unsigned(error: ClientError, code: str) -> str | None:
 
 
 def is_unknown_profile(answer: ErrorClass) -> bool:
-    """Return whether the refusal is that EC2 does not know the instance profile, so that nothing was
-    launched."""
+    """Return whether EC2 refused the request because EC2 does not know the instance profile. Such a request
+    has launched nothing."""
     return answer.code == "InvalidParameterValue" and "Invalid IAM Instance Profile" in answer.sentence
 
 
 def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
     name = type(error).__name__
     if isinstance(error, NoConnectionError):
-        following = RetryAction.BACK_OFF  # Without a connection no request was sent.
+        following = RetryAction.BACK_OFF  # botocore had no connection to EC2, so it sent no request.
     elif isinstance(error, (HTTPClientError, IncompleteReadError, ResponseParserError)):
         following = RetryAction.AMBIGUOUS
     else:
-        following = RetryAction.GIVE_UP  # botocore never sends a request that botocore itself refuses.
+        # botocore itself refused the request as invalid, so it sent no request.
+        following = RetryAction.GIVE_UP
     return ErrorClass(following, Outcome.LAUNCH_FAILED, name, f"{error} ({name})")
 
 
@@ -113,8 +115,9 @@ _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacity
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
 _FREE_PLAN = "not eligible for free tier"
-"""Text of the message for an account on AWS's free plan. The error's code, InvalidParameterCombination, also
-has another meaning: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
+"""Text in the error message that EC2 returns to an account on AWS's free plan. The error's code,
+InvalidParameterCombination, also has another meaning:
+https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
 _FREE_PLAN_ADVICE = (
     "the account is on AWS's free plan, which takes few instance types; upgrade the plan under Billing, or take a type that "
     "`aws ec2 describe-instance-types --filters Name=free-tier-eligible,Values=true` lists"

@@ -26,7 +26,7 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 _NEURON = re.compile(r"(inf|trn)[0-9]")
 """Instance families with AWS's own accelerators."""
 AUTO = "auto"
-"""Value of the image with which the image is chosen by the instance type."""
+"""Value of the descriptor's image with which bai chooses an image that matches the instance type."""
 _PYTORCH_IMAGES = {
     "x86_64": "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04/latest/ami-id",
     "arm64": "/aws/service/deeplearning/ami/arm64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id",
@@ -77,10 +77,10 @@ class InstanceType:
     ebs_mib_per_second: int | None
     """Maximum throughput to EBS (MiB/s); None if EC2 does not report the throughput."""
     gpus: int | None = None
-    """Number of NVIDIA GPUs, which is also the number of processes with "gpus"; None if the number was not
-    looked up."""
+    """Number of NVIDIA GPUs, and of processes if the descriptor sets `processes_per_instance = "gpus"`. None
+    if the number was not looked up."""
     vcpus: int | None = None
-    """Number of vCPUs, which count against the account's quota; None if the number was not looked up."""
+    """Number of vCPUs that one instance uses of the account's quota; None if the number was not looked up."""
     efa_interfaces: int | None = None
     """Maximum number of network interfaces that may be EFAs; None if the number was not looked up."""
     network_cards: tuple[NetworkCard, ...] = ()
@@ -151,8 +151,8 @@ def find_image(reference: str, aws: AwsSession) -> Image:
 
 
 def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
-    """Return the image `image_id` if an earlier look-up of `reference` may have found it; otherwise `now`,
-    the image of the current look-up.
+    """Return the image `image_id` if an earlier look-up of `reference` may have returned that image.
+    Otherwise, return `now`, the image of the current look-up.
 
     A public parameter names newer images over time, all of the same owner, but an AMI's id always names the
     same image. Raises AwsError.
@@ -306,8 +306,8 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
 
 
 def unknown_names(types: Iterable[str], region: str | None) -> list[str]:
-    """Return a warning for each name that boto3 does not know, so that a typo is found without AWS. boto3's
-    lists may be older than the name."""
+    """Return a warning for each name that boto3 does not know, so that a typo is found without querying AWS.
+    The name may also be newer than boto3's lists."""
     from botocore.loaders import Loader
 
     loader = Loader()

@@ -2,8 +2,8 @@
 
 `attempts/<n>/launch.json` is written with the whole request before the request is sent for the first time. A
 repeated launch sends that request, after `executor/backends/ec2/launch/repeat.py` has compared the request
-with one that the repeated launch would make. `refused/<k>.json` records that candidate k was definitely
-refused, so that a repeated launch does not try the candidate again after another candidate was accepted.
+with one that the repeated launch would make. `refused/<k>.json` records that EC2 definitely refused candidate
+k. So a repeated launch does not request candidate k again after EC2 has accepted another candidate.
 `launched.json` records the launch's result (`launch_decision.py`). If the machines need a security group of
 their own, the group is created after `launch.json` is written and before the first request. A job that waits
 for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until `launched.json`
@@ -66,11 +66,11 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 300.0
 """Longest time for which one candidate is requested without a definite answer (seconds)."""
 _PROFILE_PATIENCE_S = 120.0
-"""Longest time until EC2 knows a new instance profile (seconds).
+"""Longest time until all parts of EC2 know a new instance profile (seconds).
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html#troubleshoot_general_eventual-consistency"""
 _DEFINITE = (RetryAction.STOP, RetryAction.NEXT_SUBNET)
 _ENDED = "IdempotentInstanceTerminated"
-"""Code of a repeated launch whose machine has been terminated in the meantime."""
+"""EC2's error code for a repeated request whose machine has been terminated in the meantime."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LOOKS_S = (2.0, 4.0)
 """Pauses between searches for machines of a launch whose answer is unknown (seconds). EC2 shows new machines
@@ -90,13 +90,13 @@ def launch(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Launched:
-    """Launch the machines of `file`, or return the machines if they have already been launched.
+    """Launch the machines that `file` requests, or return these machines if they have already been launched.
 
-    deadman: longest run time of a machine of the job; a machine whose deadline for reapers is earlier is not
-    launched. begun_before: whether an earlier process may have sent the request. patience_s: longest time for
-    which one candidate is requested without a definite answer (seconds). on_progress: called with a sentence
-    about each next step. Raises LaunchError if the launch is refused for good (the job then has a result),
-    UndecidedError if there is no definite answer, NoCapacityError if a later round is due.
+    deadman: longest run time of a machine of the job. No machine is launched if reapers would terminate it
+    before that time is over. begun_before: whether an earlier process may have sent the request. patience_s:
+    longest time for which one candidate is requested without a definite answer (seconds). on_progress: called
+    with a sentence about each next step. Raises LaunchError if the launch is refused for good (the job then
+    has a result), UndecidedError if there is no definite answer, NoCapacityError if a later round is due.
     """
     if (launched := decided_before(record, attempt=file.attempt, launch=file.number)) is not None:
         return launched
@@ -169,7 +169,7 @@ class _Launcher:
     def _open_candidates(
         self, refusals: list[tuple[Candidate, ErrorClass]]
     ) -> Iterator[tuple[int, Candidate]]:
-        """Yield the candidates that may still be accepted. Adds recorded refusals to `refusals`."""
+        """Yield the candidates that EC2 has not definitely refused. Adds recorded refusals to `refusals`."""
         for place, candidate in enumerate(self.file.candidates):
             if any(each.kind == candidate.kind and why.next is RetryAction.STOP for each, why in refusals):
                 continue  # EC2 would refuse the candidate in any other zone as well.
@@ -237,9 +237,9 @@ class _Launcher:
     def _ask(
         self, candidate: Candidate, *, begun_before: bool, server: Mapping[str, Any] | None = None
     ) -> tuple[tuple[str, ...] | ErrorClass, bool]:
-        """Repeat the request until the answer is definite, which is instances or a refusal. Return the
-        definite answer, and whether an earlier answer was indefinite. server: parameters of the server's
-        request; if None, the client's request is sent."""
+        """Repeat the request until EC2's answer is definite: either instances or a refusal. Return that
+        answer, and whether an earlier answer was indefinite. server: parameters of the server's request; if
+        None, the client's request is sent."""
         client, in_doubt = self.aws.no_retry_client(), False
         request = for_candidate(self.file.request, candidate, self.file.token)
         if server is not None:
@@ -277,18 +277,19 @@ class _Launcher:
             if is_new_group or (is_unknown_profile(answer) and is_young):
                 return replace(answer, next=RetryAction.BACK_OFF)
             if self.file.server is not None and answer.code == _ENDED:
-                # An earlier attempt terminated this machine in this zone, because the other of the client's
-                # and the server's machines was refused.
+                # An earlier attempt terminated this machine in this zone, because EC2 refused the other
+                # machine of the pair of client and server.
                 return replace(answer, next=RetryAction.NEXT_SUBNET, outcome=Outcome.CAPACITY)
             return answer
         ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
         return tuple(each.get("InstanceId", "") for each in ranked)
 
     def _look(self, refusal: ErrorClass) -> Launched | None:
-        """Return the machines of a launch that is refused now, but that EC2 may have accepted earlier. Raises
+        """Return the machines of a launch that EC2 refuses now, but may have accepted earlier. Raises
         UndecidedError.
 
-        The refusal may have a new reason, such as credentials that were changed in the meantime.
+        EC2 may refuse the repeated request for a new reason, such as credentials that were changed in the
+        meantime.
         """
         for pause in (0.0, *_LOOKS_S):
             self.sleep(pause)
@@ -325,7 +326,8 @@ class _Launcher:
 
 
 def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
-    """Return whether waiting is useless, because none of the refusals is for lack of capacity."""
+    """Return whether waiting for capacity is useless, because no candidate was refused for lack of
+    capacity."""
     if not refusals:
         return False
     last = {candidate.kind: why for candidate, why in refusals}
@@ -333,8 +335,8 @@ def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
 
 
 def _is_final(why: ErrorClass) -> bool:
-    """Return whether a refusal applies to every type and market. The refusal for a quota does not, because
-    quotas differ between types and markets."""
+    """Return whether a refusal applies to every instance type and market. A refusal for a quota applies to
+    one type and market, because each type and market has its own quota."""
     return why.next is RetryAction.STOP and why.outcome is not Outcome.QUOTA
 
 
@@ -343,7 +345,7 @@ def _again(file: LaunchFile) -> str:
 
 
 def _may_run(file: LaunchFile) -> str:
-    """Return the advice about a launch that EC2 may have accepted."""
+    """Return the advice for the user about a launch that EC2 may have accepted."""
     return (
         f"A machine may run, and cost: `{command('status', file.job_id)}` looks, `{command('cancel', file.job_id, '--now')}` "
         f"ends it. {_again(file)}"
@@ -375,7 +377,7 @@ def _expired(file: LaunchFile) -> ErrorClass:
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> ErrorClass:
     """Return the refusal of the whole launch."""
     if not refusals:
-        # A round was interrupted, and the wait for capacity has ended in the meantime.
+        # A round of requests was interrupted, and the wait for capacity has ended in the meantime.
         return _expired(file)
     final = [refusals[-1]] if _is_final(refusals[-1][1]) else refusals
     stops = [each for each in final if each[1].next is RetryAction.STOP]
@@ -410,6 +412,7 @@ def _about(file: LaunchFile, candidate: Candidate, why: ErrorClass) -> str:
 
 def _read_refusal(table: Mapping[str, Any]) -> ErrorClass:
     outcome = Outcome(table["outcome"])
-    # The only final refusal that is recorded is a quota, after which other types are requested.
+    # The only final refusal that is recorded is one for a quota, because other instance types are requested
+    # after it.
     following = RetryAction.STOP if outcome is Outcome.QUOTA else RetryAction.NEXT_SUBNET
     return ErrorClass(following, outcome, str(table["code"]), str(table["sentence"]))

@@ -37,7 +37,7 @@ class Launched:
 
 
 def find_refusal(record: JobRecord) -> LaunchError | None:
-    """Return EC2's final refusal of the job; None if EC2 did not refuse it."""
+    """Return EC2's final refusal of the job; None if EC2 did not refuse the job."""
     decided = read_decision(record, attempt=0)
     if decided is None or decided["instances"]:
         return None
@@ -45,7 +45,7 @@ def find_refusal(record: JobRecord) -> LaunchError | None:
 
 
 def decided_before(record: JobRecord, *, attempt: int = 0, launch: int = 0) -> Launched | None:
-    """Return the instances in `launched.json`; None if the launch is not decided yet. Raises LaunchError if
+    """Return the instances in `launched.json`; None if that file does not exist yet. Raises LaunchError if
     the launch was refused."""
     decided = read_decision(record, attempt=attempt, launch=launch)
     return None if decided is None else _apply(record, attempt, launch, decided)
@@ -58,8 +58,9 @@ def accept(
     instances: Sequence[str],
     candidate: Candidate,
 ) -> Launched:
-    """Record the instances that EC2 launched for `candidate`, unless the launch is already decided; return
-    the decided instances. file: record of the launch; None: the first launch of attempt 0.
+    """Record the instances that EC2 launched for `candidate`, unless another process has recorded the
+    launch's result. Return the recorded instances. file: record of the launch. If None, the first launch of
+    attempt 0.
     """
     later: dict[str, Any] = {}
     if file is not None and file.number:
@@ -90,8 +91,9 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     """Record and return the instances of this launch that EC2 shows; None if EC2 shows no instances of the
     launch. Raises BaiError.
 
-    file: record of the launch; None: the first launch of attempt 0. The process that launched these instances
-    may have died before EC2's answer. An empty answer proves nothing, because EC2 is eventually consistent.
+    file: record of the launch. If None, the first launch of attempt 0. The process that launched these
+    instances may have died before EC2's answer. If EC2 shows no instances, this proves nothing, because EC2
+    is eventually consistent.
     """
     attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
     found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=record.store.url, launch=number)
@@ -133,8 +135,8 @@ def _candidate_of(machine: Instance) -> Candidate:
 
 
 def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
-    """Terminate instances that belong to no job. If the request fails, the next check of the job repeats the
-    request."""
+    """Terminate instances that are not in a launch's recorded result. If the request fails, the next check of
+    the job repeats the request."""
     for instance_id in surplus:
         try:
             terminate_one(aws.ec2(), instance_id)
@@ -143,8 +145,8 @@ def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
 
 
 def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record the launch's result, unless another process has recorded a result. If another process has
-    recorded a result, that result is used, and the surplus instances are terminated."""
+    """Record `wanted` as the launch's result, unless another process has recorded a result. In that case, use
+    the recorded result, and terminate the instances of `wanted` that are not in it."""
     attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
     key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted

@@ -34,7 +34,7 @@ LAUNCH_WINDOW = timedelta(minutes=30)
 six zones for five minutes."""
 
 EXPIRED = "Expired"
-"""Code of the refusal of a launch that was interrupted, and whose request is now too old to be sent."""
+"""Refusal code of an interrupted launch whose request is now too old to be sent."""
 _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 """Name of a round's folder."""
 
@@ -63,8 +63,8 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFile:
-    """The content of `launch.json`: everything that a repeated launch needs. Times are UTC, in the format of
-    tags."""
+    """The content of `launch.json`: everything that is needed to repeat the launch. Times are UTC, in the
+    format of tags."""
 
     job_id: str
     attempt: int
@@ -76,7 +76,8 @@ class LaunchFile:
     expires: str
     created: str
     server: Mapping[str, Any] | None = None
-    """Parameters in which the request for the job's server differs; None if the job has no server."""
+    """Parameters of RunInstances in which the request for the job's server differs from `request`; None if
+    the job has no server."""
     security_group: Mapping[str, Any] | None = None
     """Parameters of CreateSecurityGroup; None if no group is created for the job."""
     boot_limit: int | None = None
@@ -90,7 +91,7 @@ class LaunchFile:
     replaces: tuple[int, ...] = ()
     """Lost nodes that the machines replace."""
     token: str = ""
-    """Checksum of all other fields, by which a repeated submission recognises its own launch; see
+    """Checksum of all other fields. A repeated submission recognises its own launch by the checksum; see
     `sealed`."""
     bai: str = __version__
     """Version of `bai` that wrote the file. Another version may render the same job differently."""
@@ -320,8 +321,8 @@ def _has_round(record: JobRecord, attempt: int, number: int) -> bool:
 def read_launch_table(
     record: JobRecord, *, attempt: int, number: int = 0, launch: int = 0
 ) -> dict[str, Any] | None:
-    """Return the request to EC2, or None if the request is not written yet. Raises StoreError, RecordError.
-    number: number of the round, if the launch waits for capacity. launch: number of the launch.
+    """Return the recorded request to EC2, or None if the request is not recorded yet. Raises StoreError,
+    RecordError. number: number of the round, if the launch waits for capacity. launch: number of the launch.
     """
     key = round_key(record, attempt, number, "launch.json", launch=launch)
     table = record.read_object(key)

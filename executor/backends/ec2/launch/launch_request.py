@@ -1,5 +1,5 @@
 """The RunInstances request of a job, with volumes and user data of the job's instances. The module does no
-I/O, because all values were looked up before.
+I/O, because `resolve` has looked up all values before.
 
 gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
 """
@@ -62,7 +62,7 @@ class DataSize:
 
 
 def data_size(sources: Iterable[Source]) -> DataSize:
-    """Return the size of `sources` on the disk, as far as the sizes are known."""
+    """Return the total size of `sources` on the disk, as far as their sizes are known."""
     total, unknown = 0, []
     for source in sources:
         if source.size is None:
@@ -107,7 +107,8 @@ def mappings(
 def _speed(wanted: Volume, kinds: Sequence[InstanceType]) -> dict[str, int]:
     throughput, iops = wanted.throughput, wanted.iops
     if throughput is not None:
-        # Throughput is limited to what the instances can use, because any more would only cost money.
+        # The volume's throughput is limited to the maximum that the instances can use, because more
+        # throughput would only cost money.
         useful = max(each.ebs_mib_per_second or throughput for each in kinds)
         throughput = max(LEAST_THROUGHPUT, min(throughput, useful))
         iops = max(iops or LEAST_IOPS, IOPS_PER_MIB * throughput)
@@ -126,7 +127,7 @@ _BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """User data, with the values from which the user data was made."""
+    """The user data of a launch, with the values from which it was made."""
 
     boot: Boot
     content: bytes
@@ -145,7 +146,7 @@ def launch_request(
     EFA.
     """
     check_run_instances(ec2.run_instances)
-    # The job's server is launched by a separate request.
+    # A separate request launches the machine of the job's server.
     most = job.desired_nodes if job.server is None else 1
     request: dict[str, Any] = {
         "ImageId": resolved.image.id,
@@ -160,8 +161,8 @@ def launch_request(
             "HttpPutResponseHopLimit": 2,
         },
         "Monitoring": {"Enabled": True},
-        # The option prevents AWS from moving a failed machine to another host, where the disturbed benchmark
-        # would continue unnoticed.
+        # This option prevents AWS from restarting a failed machine on another host, where the disturbed
+        # benchmark would continue unnoticed.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [
@@ -181,8 +182,8 @@ def launch_request(
 
 
 def server_request(request: Mapping[str, Any], kind: InstanceType, *, user_data: bytes) -> dict[str, Any]:
-    """Return the parameters of RunInstances in which the server's request differs from `request`, which is
-    the client's."""
+    """Return the parameters of RunInstances in which the request for the server's machine differs from
+    `request`, the request for the client's machine."""
     return {
         "InstanceType": kind.name,
         "UserData": base64.b64encode(user_data).decode(),
@@ -193,7 +194,7 @@ def server_request(request: Mapping[str, Any], kind: InstanceType, *, user_data:
 def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str, first_node: int = 0) -> UserData:
     """Return the user data of the instances of `job`. Raises UsageError if the user data is too large even
     without the descriptor. first_node: number of the node on the machine with index 0. If the descriptor does
-    not fit into the user data, instances read job.toml from the job's record.
+    not fit into the user data, instances read the descriptor from job.toml in the job's record.
     """
     text = job_toml(job)
     boot = Boot(
@@ -242,7 +243,7 @@ def deadman(job: Job) -> timedelta:
     if limits.max_runtime is None:
         raise ValueError("a job on EC2 has a limit")
     longest = limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
-    # A client also waits until its server is ready.
+    # A client's machine also waits until the job's server is ready.
     return longest + limits.join if job.server is not None else longest
 
 
@@ -302,7 +303,8 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
     """Raise UsageError if botocore knows that RunInstances does not accept the request `extra`."""
     if not extra:
         return
-    # A session would need an existing profile, but EC2's parameters are the same for all profiles.
+    # No boto3 session is used, because a session needs an existing profile. The parameters of RunInstances
+    # are the same for all profiles.
     model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
     shape = model.operation_model("RunInstances").input_shape
     if shape is None:
@@ -317,8 +319,8 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
 
 
 def _too_large(boot: Boot, size: int) -> str:
-    """Return a message that names the part that makes the user data too large, and a better place for that
-    part."""
+    """Return a message that names the part that makes the user data too large, and where to put that part
+    instead."""
     sizes = [len(each.encode()) for each in boot.init_commands]
     if not sizes:
         return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"

@@ -1,5 +1,5 @@
-"""The network interfaces of a launch, and the parameters that EC2 allows with these interfaces. The module
-does no I/O."""
+"""Makes the network interfaces of a launch's request, and moves parameters that EC2 accepts only there. The
+module does no I/O."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from executor.errors import UsageError
 def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     """Return the interfaces that give machines of `kinds` all Elastic Fabric Adapters of their type.
 
-    The first interface has an address, which a machine needs. Further adapters have no address (`efa-only`),
-    which saves addresses of the subnet and keeps Linux from sending through the wrong interface:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html Raises UsageError if a type
-    has no EFA, or if the types need different interfaces, because one request serves all types.
+    The first interface has an IP address, because a machine needs one. All further adapters have no address
+    (`efa-only`). This saves addresses of the subnet, and keeps Linux from sending through the wrong
+    interface: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html Raises UsageError
+    if a type has no EFA, or if the types need different interfaces, because one request serves all types.
     """
     first, *others = kinds
     wanted = _efa_interfaces(first)
@@ -45,7 +45,8 @@ def _efa_interfaces(kind: InstanceType) -> list[dict[str, Any]]:
 
 def _first_card(kind: InstanceType) -> list[dict[str, Any]]:
     card = kind.network_cards[0] if kind.network_cards else None
-    # With a single interface, a machine can have a public address. Some cards also accept only one interface.
+    # A machine can have a public address only if it has a single interface. Some network cards also accept
+    # only one interface.
     if card is None or (card.takes_efa and 1 in (kind.efa_interfaces, card.most_interfaces)):
         return [_interface(0, 0, "efa")]
     first = _interface(0, 0, "interface")
@@ -57,8 +58,8 @@ def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
 
 
 def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move security groups and public address into the network interfaces, because EC2 accepts groups and
-    public address in only one place."""
+    """Move the request's security groups and public address into its network interfaces. If a request has
+    network interfaces, EC2 accepts both settings only there."""
     interfaces = request.get("NetworkInterfaces")
     if not interfaces:
         if public_ip is None:

@@ -1,10 +1,10 @@
-"""Checks a stored launch before it is sent again. The stored launch must equal the launch that this `bai`
-would make itself.
+"""Checks a stored launch before its request is sent again. The stored launch must equal the launch that this
+`bai` would make itself.
 
-Other users may write into a bucket, but `launch.json` is sent with the credentials of the user who repeats a
-submission. So the launch is rendered again from the descriptor and the configuration. Only the launch's
-times, and results of look-ups that cannot be repeated (the image that a parameter named, the subnets that
-existed), are taken from the file.
+Other users may have write access to the bucket, but the request in `launch.json` is sent with the credentials
+of the user who repeats the submission. So the launch is rendered again from the descriptor and the
+configuration. Only the launch's times, and results of look-ups that cannot be repeated (the image that a
+parameter named, the subnets that existed), are taken from the file.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def problem_with(
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
-    # The version of `bai` is checked first, because another version may also have written different texts.
-    # Machines that another version launched can still be looked up.
+    # The version of `bai` is compared first, because another version may also have rendered the fields
+    # differently. Machines that another version launched can still be looked up.
     check_job_bytes(record, job)
     if file.region != region:
         differing = ["region"]
@@ -112,8 +112,8 @@ def redraw(
 
 
 def _kinds(candidates: Iterable[Candidate]) -> list[tuple[str, str]]:
-    """Return types and markets in their order. Subnets are left out, because subnets may have changed since
-    the first launch."""
+    """Return the candidates' instance types and markets, in order. Subnets are left out, because subnets may
+    have changed since the first launch."""
     return list(dict.fromkeys(each.kind for each in candidates))
 
 

@@ -1,5 +1,5 @@
-"""Look-ups before a launch: image, type, and the candidates that are tried one after the other. The look-ups
-change nothing."""
+"""Looks up what a launch needs: the image, the instance type, and the candidates, which are requested one
+after the other. The look-ups change nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A subnet with its availability zone, and the type and market that are requested there."""
+    """A subnet with its availability zone, and the instance type and market to request there."""
 
     subnet: str
     zone: str
@@ -62,7 +62,7 @@ class Resolved:
     region: str
     image: Image
     kind: InstanceType
-    """Instance type of the first candidates."""
+    """Instance type that is requested first."""
     candidates: tuple[Candidate, ...]
     """Candidates in the order in which they are tried."""
     security_groups: tuple[str, ...]
@@ -71,7 +71,7 @@ class Resolved:
     vpcs: tuple[str, ...] = ()
     """VPCs of the candidates."""
     other_kinds: tuple[InstanceType, ...] = ()
-    """Instance types of the candidates after the first candidates."""
+    """Instance types that are requested after `kind`."""
     server: InstanceType | None = None
     """Instance type of the server, if the job has one."""
     block: CapacityBlock | None = None
@@ -123,8 +123,8 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
-    """Return all values that are known without AWS, with placeholders for all other values. Raises
-    UsageError."""
+    """Return the values of a launch that are known without querying AWS, with placeholders for all other
+    values. Raises UsageError."""
     ec2 = ec2_table(descriptor)
     kinds = [_unresolved_type(name) for name in instance_types(descriptor)]
     servers = [_unresolved_type(name) for name in server_type(descriptor)]
@@ -165,7 +165,7 @@ def _unresolved_places(hardware: Hardware, subnets: Sequence[str]) -> list[tuple
 def instance_types(descriptor: Descriptor) -> dict[str, str]:
     """Return the types that may be launched, in the order in which they are tried, each with the key that names it. Raises UsageError."""
     others = dict.fromkeys(ec2_table(descriptor).instance_types, "aws.ec2.instance_types")
-    # A type that both keys name keeps its first place.
+    # An instance type that both keys name keeps its first place in the order.
     found = {descriptor.hardware.instance_type: "hardware.instance_type"} | {
         name: key for name, key in others.items() if name != descriptor.hardware.instance_type
     }
@@ -189,8 +189,8 @@ def server_type(descriptor: Descriptor) -> dict[str, str]:
 
 
 def _hardware(descriptor: Descriptor) -> Hardware:
-    """Return `[hardware]`. If the table names only the server's zone, that zone is used for both machines,
-    because both machines are in one subnet."""
+    """Return `[hardware]`. If the table names only the server's zone, the client is also launched in that
+    zone, because client and server are in one subnet."""
     hardware = descriptor.hardware
     server = descriptor.used_server
     if server is None or hardware.availability_zone or hardware.aws_zone_id:
@@ -230,10 +230,10 @@ def find_candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates of a launch in a stable order. Raises UsageError, AwsError.
 
-    First come all types in their order on the first market, each type in all subnets; after that, all types
-    on the next market. Subnets are the named subnets in their order, otherwise the default VPC's subnets by
-    zone. Only subnets in the descriptor's zone (the zone's name takes precedence over its id), and in zones
-    that offer the type, are candidates. server: type of a server that is launched in the same subnet.
+    The candidates are sorted by market, then by type, then by subnet. Subnets are the named subnets in their
+    order; if none is named, the default VPC's subnets by zone. A subnet is a candidate only if its zone
+    offers the type. If the descriptor names a zone, the subnet must be in that zone; the zone's name takes
+    precedence over its id. server: type of a server that is launched in the same subnet.
     """
     found = _find_subnets(subnets, aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
@@ -279,8 +279,8 @@ def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
 
 
 def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return the `subnets` whose zone offers an instance type. Raises UsageError if no zone offers the type,
-    AwsError."""
+    """Return those `subnets` whose zones offer an instance type. Raises UsageError if no zone offers the
+    type, AwsError."""
     offered = _zones_offering(instance_type, aws)
     places = tuple(
         Candidate(

@@ -1,11 +1,11 @@
-"""Waits for capacity. If no candidate has capacity, all candidates are requested again in rounds, until a
-candidate has capacity or the wait ends.
+"""Waits for capacity. If EC2 has no capacity for any candidate, all candidates are requested again in rounds,
+until a candidate has capacity or the wait ends.
 
 Each round is a launch with its own times and token, recorded before the round's request is sent. The first
 round is recorded as the attempt's `launch.json`, each later round as `rounds/<k>/launch.json`; each round has
-its own folder `refused/`. Only the last round can have machines, so all rounds are one attempt. A round's
-start is computed from the start of the previous round, so that a resumed submission keeps its schedule.
-`waiting.json` shows the result of the latest round to users; no decision depends on it.
+its own folder `refused/`. Only the last round can launch machines, so all rounds belong to one attempt. A
+round's start is computed from the start of the previous round, so that a resumed submission keeps its
+schedule. `waiting.json` shows the result of the latest round to users; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from executor.backends.ec2.tags import EXPIRES_TAG, need_time, tag_time
 
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(minutes=5)
-"""Longest time between the starts of two rounds. The time is so short that a submitter writes to the store
-more often than `diagnosis.ABANDONED`."""
+"""Longest time between the starts of two rounds. Each round writes to the store, so the time must be shorter
+than `ABANDONED`, after which a submission without a write counts as abandoned."""
 _PART = 10
 """The longest pause is the whole wait divided by this number, so that even a wait of two minutes has more
 than two rounds."""
 
 
 class NoCapacityError(BaiError):
-    """Raised if no candidate has capacity now. Nothing was launched, and all candidates are requested again
-    later."""
+    """Raised if EC2 has no capacity for any candidate now. Nothing was launched, and all candidates are
+    requested again later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -53,8 +53,8 @@ def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
     """Return the start of the round after the round that began at `created`. The last round starts when the
     wait ends.
 
-    Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not
-    send requests at the same time.
+    Each pause is shortened by up to two fifths, by a different amount for each job and round. So the jobs do
+    not send their requests at the same time.
     """
     first, longest = pauses(timedelta(seconds=wait.seconds))
     backoff = Backoff(first.total_seconds(), longest.total_seconds())
@@ -96,7 +96,7 @@ def no_capacity(
     *,
     is_cancelled: Callable[[], bool],
 ) -> CapacityWait:
-    """Return the wait for capacity after a round `file` in which nothing was launched for lack of
+    """Return the state of the wait for capacity after the round `file`, in which no candidate had
     capacity."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
     what = f"no zone has room for {type_names(file.candidates)}"

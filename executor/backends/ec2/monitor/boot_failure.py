@@ -1,11 +1,11 @@
-"""Distinguishes a machine that never runs its user data, because its AMI has no cloud-init or hangs early,
-from one that boots slowly.
+"""Detects machines that never run their user data, because their AMI has no cloud-init or hangs early.
+Machines that only boot slowly must not be mistaken for them.
 
-Boothook and guardian (docs/boot.md) ensure that a machine writes a heartbeat or powers itself off within the
-launch's boot limit. If the boothook never runs, nothing on the machine powers it off. A wrong conclusion
-would terminate a good machine. So before the boot limit only a console proves a failed boot, and after the
-boot limit a console with the guardian's lines disproves a failed boot. Ages of machines come from AWS, and do
-not depend on the machine's clock.
+The boothook and the guardian (docs/boot.md) ensure that a machine writes a heartbeat or powers itself off
+within the launch's boot limit. If the boothook never runs, nothing on the machine powers the machine off. A
+wrong conclusion would terminate a good machine. So before the boot limit only a console proves a failed boot,
+and after the boot limit a console with the guardian's lines disproves a failed boot. Ages of machines come
+from AWS, and do not depend on the machine's clock.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ BOOT_ENDED = timedelta(minutes=15)
 
 
 def never_booted(machines: Sequence[Instance], observation: Observation) -> str | None:
-    """Return a sentence about the first of these silent machines whose boot failed; None if each machine may
-    still boot."""
+    """Return a sentence about the first of these machines without a heartbeat whose boot failed. None if
+    every machine may still boot."""
     for each in machines:
         if each.state != "running" or each.age is None:
             continue
@@ -45,8 +45,8 @@ def never_booted(machines: Sequence[Instance], observation: Observation) -> str 
 
 
 def _is_late(machine: Instance, observation: Observation) -> bool:
-    """Return whether a machine of this age, if it ran its user data, would have written a heartbeat or have
-    powered itself off."""
+    """Return whether a machine of this age must have written a heartbeat or powered itself off if it ran its
+    user data."""
     limit = observation.boot_limit
     return limit is not None and machine.age is not None and machine.age > limit
 
@@ -62,8 +62,8 @@ def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
 
 
 def _says_nothing(console: Console | None, error: BaiError | None) -> str | None:
-    """Return a sentence that nothing is known about a machine past its boot limit; None if the machine's
-    console has lines, or will be read at the next check."""
+    """Return a sentence that says that nothing is known about a machine past its boot limit. None if the
+    machine's console has lines, or will be read at the next check."""
     if error is not None and is_denied(error):
         why = f"its console cannot be read ({error})"
     elif console == Console() and not console.last_line:

@@ -1,8 +1,8 @@
-"""A check of all unattended jobs of a bucket, with everything that is due for them and their machines.
+"""Checks all unattended jobs of a bucket, and does everything that is due for these jobs and their machines.
 
 `bai reap`, the service and an account's watcher use this check. The check needs no Kafka, and covers each
-region with launches. A check may be killed between any two steps, and several checks may run at once, because
-each check decides anew, and conditional writes to the store decide which result or launch counts.
+region with launches. A check may be killed between any two steps, and several checks may run at once. Each
+check decides anew what is due. Conditional writes to the store decide which check's result or launch counts.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from executor.records.reading import result_of
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Number of regions, and then of jobs, that are checked in parallel."""
+"""Maximum number of regions that are queried in parallel, and of jobs that are checked in parallel after
+that."""
 _FORGOTTEN = timedelta(days=1)
-"""Time after which an interrupted submission that never reached its launch can no longer be repeated with its
-job id."""
+"""Age at which the mark of a job that was never launched is removed, because its interrupted submission can
+no longer be repeated with the same job id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class LookListener:
 
 @dataclass
 class _WatchedJob:
-    """A job that is checked repeatedly. Decided launches are read only once."""
+    """A job that is checked repeatedly. Launches whose result is known are read only once."""
 
     store: LookStore
     monitor: JobMonitor
@@ -71,7 +72,7 @@ class BucketLook:
 
     settings: Settings
     store: JobStore | None
-    """Store of the jobs; if None, only expired machines are found."""
+    """Store of the jobs. If None, only expired machines are found."""
     kind: Looker
     every: timedelta | None = None
     """Time between two checks; None if unknown."""
@@ -80,7 +81,7 @@ class BucketLook:
     listener: LookListener = field(default_factory=LookListener)
     dry_run: bool = False
     blind: str | None = None
-    """Reason why the last check could not read the jobs; None if the last check read the jobs."""
+    """Reason why the last check could not read the list of jobs; None if it could."""
     _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
     _unattended: UnattendedJobs | None = None
     """The jobs without a mark to be watched, such as those of an earlier version; None if the store cannot be
@@ -144,7 +145,7 @@ class BucketLook:
             self._jobs[job_id] = _WatchedJob(looked, monitor, since)
 
     def _note(self) -> None:
-        """Record in the store that this check is made."""
+        """Record in the store that a check of all jobs is being made now."""
         if self.store is None or self.dry_run:
             return
         try:
@@ -183,7 +184,8 @@ class BucketLook:
             if job.monitor.record.exists():
                 return job.monitor.region, job.monitor.launched_ids
             if not self.dry_run:
-                # The record was written before the mark, so the record has been deleted since then.
+                # A job's record is written before its mark. The mark exists, so the record has been deleted
+                # since then.
                 unwatch_job(job.store, job_id)
         except BaiError as error:
             self._trouble(f"{job_id}: {error}")
@@ -205,7 +207,7 @@ class BucketLook:
         except BaiError as error:
             self._trouble(f"{job_id}: {error}")
         except Exception as error:
-            # A bug that one job triggers must not stop the checks of others.
+            # A bug that one job triggers must not stop the checks of the other jobs.
             log.exception("a look at %s failed by a defect", job_id)
             self._trouble(f"{job_id}: a look at it failed by a defect: {error!r}")
         finally:
@@ -252,7 +254,7 @@ class BucketLook:
             unwatch_job(job.store, job.monitor.record.job_id)
 
     def _age(self, job: _WatchedJob) -> timedelta:
-        """Return the time for which a job has been watched."""
+        """Return the time since the job was last marked to be watched."""
         now = store_now(job.store.url)
         return elapsed(job.watched_ms or now, now)
 

@@ -55,7 +55,8 @@ from executor.backends.ec2.monitor.job_observation import (
 
 
 def diagnose(observation: Observation) -> Diagnosis:
-    """Return the diagnosis. The stage is `running` only if a machine runs, as far as EC2 can be queried."""
+    """Return the diagnosis of a job. If EC2 can be queried, the stage is `running` only if EC2 shows a
+    running machine."""
     found = next(each for rule in _rules(observation) if (each := rule(observation)) is not None)
     surplus = [each for each in observation.surplus if each.living or each.state == "stopped"]
     stuck = [each for each in stuck_power_offs(observation) if each not in found.terminate]
@@ -66,12 +67,12 @@ def diagnose(observation: Observation) -> Diagnosis:
 
 
 _Rule = Callable[[Observation], "Diagnosis | None"]
-"""A rule returns the diagnosis, or None if the next rule has to decide."""
+"""Type of a rule: a function that returns the diagnosis, or None if the next rule has to decide."""
 
 
 def _rules(observation: Observation) -> Sequence[_Rule]:
-    """Return the rules for this kind of observation. The first rule with an answer decides, and the last rule
-    always has one."""
+    """Return the rules for this kind of observation. The first rule that returns a diagnosis decides. The
+    last rule always returns a diagnosis."""
     if observation.instances is None:
         return (_out_of_time, _without_ec2)
     if not observation.instances:
@@ -106,8 +107,8 @@ def _rules(observation: Observation) -> Sequence[_Rule]:
 
 
 def _out_of_time(observation: Observation) -> Diagnosis | None:
-    """Judge a job whose agents are silent after the job's deadline. The agents may be alive or not, but will
-    not report any more."""
+    """Diagnose a job whose agents are silent after the job's deadline. It is unknown whether its machines
+    still run, but its agents will write no more heartbeats."""
     if not _is_late(observation) or any(age <= STALE for age in observation.signs.values()):
         return None
     return Diagnosis(
@@ -122,8 +123,8 @@ def _without_ec2(observation: Observation) -> Diagnosis:
 
 
 def _machines_gone(observation: Observation) -> Diagnosis | None:
-    """Judge a job of whose machines some are gone and write nothing more, and the remaining machines will not
-    write a result either."""
+    """Diagnose a job without a result that has lost machines and whose remaining machines will not write a
+    result either."""
     over = observation.over
     lost = [each for each in observation.lost if each in over]
     if observation.nodes > 1 and observation.unreported and observation.left:
@@ -143,8 +144,8 @@ def _machines_leave(observation: Observation) -> Diagnosis | None:
 
 
 def _machines_overdue(observation: Observation) -> Diagnosis | None:
-    """Judge machines that still run after a cancellation or their deadline, and must be terminated from
-    outside."""
+    """Diagnose a job whose machines still run after a cancellation or their deadline, and must be terminated
+    from outside."""
     if observation.cancelled is not None and observation.cancelled > observation.patience:
         why = f"The job was cancelled {span(observation.cancelled)} ago and has not ended; its machines are terminated."
     elif _is_late(observation):
@@ -155,11 +156,11 @@ def _machines_overdue(observation: Observation) -> Diagnosis | None:
 
 
 def _machines_hang(observation: Observation) -> Diagnosis | None:
-    """Judge machines of several nodes that have been silent for so long that they must be hanging, or have
-    lost their network for good.
+    """Diagnose a job of several nodes whose machines have been silent for so long that they must be hanging,
+    or have lost their network for good.
 
-    An agent that cannot reach the store ends its node: after `peer_silence` if the other agents can reach the
-    store.
+    An agent that cannot reach the store ends its node. If the other agents can reach the store, the agent
+    does so after `peer_silence`.
     """
     if observation.nodes == 1:
         return None
@@ -167,8 +168,8 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
     silence = max(STALE, observation.peer_silence)
     hung = observation.silent_for(silence + observation.patience)
     if len(hung) == len(working):
-        # Possibly no agent reaches the store. If so, all agents wait for the store, so a longer silence is
-        # allowed.
+        # All agents are silent, so possibly none of them reaches the store. In that case all agents wait for
+        # the store, so a longer silence is allowed.
         hung = observation.silent_for(max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
@@ -182,7 +183,7 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
 
 
 def _machine_unreachable(observation: Observation) -> Diagnosis | None:
-    """Judge the only machine of a job if the machine writes no heartbeat and fails EC2's own check."""
+    """Diagnose a job whose only machine writes no heartbeat and fails EC2's own status check."""
     for each in observation.working if observation.nodes == 1 else ():
         silence = observation.signs.get(each.index, timedelta())
         failing = observation.failing.get(each.id, timedelta())
@@ -266,7 +267,8 @@ def _refused(observation: Observation) -> Diagnosis | None:
 
 
 def _not_shown_yet(observation: Observation) -> Diagnosis | None:
-    """Judge agents whose machines EC2 does not show because the launch is new or has no record."""
+    """Diagnose a job whose agents have reported, but whose machines EC2 does not show because the launch is
+    new or has no record."""
     signs = observation.signs.values()
     if not signs or (observation.launch_age is not None and any(age > STALE for age in signs)):
         return None
@@ -326,7 +328,7 @@ def _given_up(observation: Observation, lost: list[Instance]) -> bool:
 
 
 def _unlaunched(observation: Observation) -> Diagnosis:
-    """Judge a job without a recorded launch, for which EC2 never got a request."""
+    """Diagnose a job without a recorded launch, for which EC2 never received a request."""
     if observation.cancelled is not None:
         return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
     if _forgotten(observation):
@@ -353,7 +355,7 @@ def _abandoned(observation: Observation, what: str) -> Diagnosis:
 
 
 def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
-    """Judge a job only by what its store contains. why: the reason why EC2 could not be queried."""
+    """Diagnose a job only by the content of its store. why: the reason why EC2 could not be queried."""
     if not observation.signs:
         if observation.launch_age is None and _forgotten(observation):
             return _unlaunched(observation)

@@ -148,7 +148,7 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
     if found.stage is JobStage.RUNNING and generation is not None:
         return PARKED if generation.is_parked else Status.RUNNING.value
     if found.stage is JobStage.RUNNING:
-        # The agent is alive, and its first events will arrive soon.
+        # The agent has written a heartbeat, and its first events will arrive in the store soon.
         return state.status.value if state.phase is not None else Status.INITIALIZING.value
     words = {
         JobStage.SILENT: SILENT,
@@ -163,9 +163,9 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
 def kept_machines(
     monitor: JobMonitor, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
-    """Return a sentence about the machines of an ended job that stay on for inspection. The sentence contains
-    their end and cost, and the command that releases them. None if no machine stays on, or EC2 cannot be
-    queried. Raises StoreError, DescriptorError.
+    """Return a sentence about the machines of an ended job that stay on for inspection. The sentence says
+    until when the machines stay on, what they cost, and which command releases them. None if no machine stays
+    on, or EC2 cannot be queried. Raises StoreError, DescriptorError.
     """
     there = _kept(monitor, result)
     if not there:

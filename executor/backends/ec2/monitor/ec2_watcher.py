@@ -1,5 +1,5 @@
-"""Watches a job on EC2 while a command follows it. Queries EC2 rarely, and only while the job's store has no
-news."""
+"""Monitors a job on EC2 while a command follows the job. Queries EC2 rarely, and only while the job writes
+nothing new to the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.errors import NoResultError
 EVERY = 10.0
 """Time between two checks (seconds)."""
 _NEWS_HOLDS_S = 30.0
-"""Time after the last news during which the job is assumed to run (seconds)."""
+"""Time for which a job is assumed to run after it last wrote something to the store (seconds)."""
 
 
 @dataclass
@@ -33,11 +33,11 @@ class InstanceWatcher:
     _said: str = ""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do everything that is due for the job; return a sentence for the user if it is new. news: whether
-        the job has written something.
+        """Do everything that is due for the job. Return a sentence for the user if there is something new to
+        say. news: whether the job has written something to the store since the last call.
 
-        A job that is being cancelled is always checked, because the job's time to end is limited. Raises
-        NoResultError, RecordError.
+        A job that is being cancelled is always checked, because a cancelled job has only limited time to end.
+        Raises NoResultError, RecordError.
         """
         now = self.clock()
         if news:
@@ -59,13 +59,14 @@ class InstanceWatcher:
         return self._news(found.sentence)
 
     def _runs_surely(self, now: float) -> bool:
-        """Return whether recent news prove that the job runs. For an elastic job news prove nothing, because
-        they do not show whether nodes were lost."""
+        """Return whether recent writes to the store prove that the job runs. The writes of an elastic job
+        prove nothing, because they do not show whether nodes were lost."""
         return now - self._heard < _NEWS_HOLDS_S and not self.monitor.is_elastic
 
     def _news(self, sentence: str) -> str | None:
         """Return a sentence for the user, unless it repeats the previous sentence."""
-        # Numbers and time spans ("10m", "9m59s") in the sentences are ignored, because a growing span is not news.
+        # Two sentences that differ only in numbers or time spans ("10m", "9m59s") count as equal, because a
+        # growing time span is not news.
         gist = re.sub(r"\d+(?:[dhms]\d*)*", "", sentence)
         if gist == self._said:
             return None

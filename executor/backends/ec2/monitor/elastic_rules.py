@@ -1,8 +1,8 @@
-"""The rules for the diagnosis of an elastic job, which the loss of a machine does not end.
+"""The rules for the diagnosis of an elastic job. An elastic job continues after the loss of a machine.
 
 An elastic job's remaining nodes decide when the job ends. Only machines that hang or never booted are
-terminated from outside. If no machine is left, the job's result is written after the time for which the job
-waits for others.
+terminated from outside. If no machine is left, the job's result is written after the time for which an
+elastic job waits for new machines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from executor.backends.ec2.monitor.job_observation import (
 
 
 def all_left(observation: Observation) -> Diagnosis | None:
-    """Judge a job whose machines are all gone, or shutting down."""
+    """Diagnose an elastic job whose machines are all gone or shutting down."""
     elastic, left = observation.elastic, observation.left
     if elastic is None or observation.living:
         return None
@@ -47,7 +47,8 @@ def all_left(observation: Observation) -> Diagnosis | None:
 
 
 def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome) -> Diagnosis:
-    # A hanging machine is terminated long after its last heartbeat.
+    # The wait begins at the last heartbeat or at the end of the last machine, whichever is later, because a
+    # hanging machine is terminated long after its last heartbeat.
     ended_ago = [max(timedelta(), observation.now - each.ended) for each in observation.left if each.ended]
     ages = [*observation.signs.values(), *ended_ago]
     since = min(ages, default=observation.launch_age or timedelta())
@@ -62,8 +63,8 @@ def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome
 
 
 def nodes_hang(observation: Observation) -> Diagnosis | None:
-    """Judge machines that have been silent for so long that they must be hanging, or have lost their network
-    for good. The other nodes continue without them."""
+    """Diagnose an elastic job some of whose machines have been silent for so long that they must be hanging,
+    or have lost their network for good. The other nodes continue without these machines."""
     elastic = observation.elastic
     if elastic is None:
         return None
@@ -71,7 +72,7 @@ def nodes_hang(observation: Observation) -> Diagnosis | None:
     hung = observation.silent_for(silence + observation.patience)
     if len(hung) < len(observation.working):
         return _goes_on_without(hung, observation) if hung else None
-    # Possibly no agent reaches the store, so a longer silence is allowed.
+    # All agents are silent, so possibly none of them reaches the store, and a longer silence is allowed.
     longest = max(silence, observation.store_away, timedelta() if elastic.replaces else elastic.wait)
     hung = observation.silent_for(longest + observation.patience)
     if not hung or len(hung) < len(observation.working):
@@ -107,13 +108,14 @@ def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
 
 
 def boots_without_us(observation: Observation) -> Diagnosis | None:
-    """Judge an elastic job's machines that never ran their user data."""
+    """Diagnose an elastic job with machines that never ran their user data."""
     failed = [each for each in observation.starting if never_booted([each], observation) is not None]
     sentence = never_booted(failed, observation)
     if sentence is None:
         return None
     elastic = observation.elastic
-    # If no machine has ever reported, the image is at fault, and another machine would not report either.
+    # If no machine of the job has ever written a heartbeat, the image is at fault, and a new machine would
+    # not write one either.
     goes_on = elastic is not None and (elastic.awaits or (elastic.replaces and bool(observation.signs)))
     if len(failed) == len(observation.living) and not goes_on:
         return ended(InferredOutcome(Outcome.BOOT_FAILED, sentence), observation)
@@ -122,7 +124,7 @@ def boots_without_us(observation: Observation) -> Diagnosis | None:
 
 
 def goes_on(observation: Observation) -> Diagnosis | None:
-    """Judge a job with a living node."""
+    """Diagnose an elastic job with at least one living node."""
     fresh = _fresh(observation)
     if not fresh:
         return None

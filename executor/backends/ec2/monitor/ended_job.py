@@ -1,9 +1,9 @@
 """Finds the machines that still exist after a job's result, and terminates machines that hang.
 
 A machine powers itself off after its agent has ended. If the shutdown hangs, the machine costs money until
-its `bai:expires`, up to a day later. The result alone is no reason to terminate a machine, because any
-instance may write into the bucket, even another job's result. So a machine is terminated only after minutes
-without a heartbeat. If the machine still writes heartbeats, the user is warned.
+the time in its `bai:expires` tag, up to a day later. The result alone is no reason to terminate a machine,
+because any instance may write into the bucket, even another job's result. So a machine is terminated only
+after minutes without a heartbeat. If the machine still writes heartbeats, the user is warned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, ST
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
 RETURNED = timedelta(seconds=15)
-"""Maximum age of the last heartbeat with which a lost node counts as returned. The nodes of a job write
+"""A lost node counts as returned if its last heartbeat is not older than this. The nodes of a job write
 heartbeats for each other every 5 s."""
 
 
@@ -86,7 +86,7 @@ def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
 def _sort(
     found: Leftovers, monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> Leftovers:
-    """Return `found` with each of the existing machines `there` assigned to the machine's category."""
+    """Return `found` with each of the existing machines `there` added to one of its categories."""
     keep = _keep_time(monitor, result)
     lost = _given_up(monitor, result, there, now_ms) if not keep else ()
     rest = [each for each in there if each not in lost]
@@ -110,8 +110,8 @@ def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
 
 
 def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
-    """Return whether the job's machines must be checked here. After their deadline, `bai reap` and all
-    commands terminate them."""
+    """Return whether this module must check the job's machines. After their deadline, `bai reap` and every
+    other command terminate the machines anyway."""
     expires = monitor.expires
     is_due = expires is not None and now <= expires + OVERDUE
     return is_due and monitor.job.end.power is not Power.STAY
@@ -175,8 +175,8 @@ def _hangs(
     released: timedelta | None,
     boot_limit: timedelta | None,
 ) -> bool:
-    """Return whether a machine should have powered itself off. keep: time for which the machine stays on for
-    inspection, unless it is released."""
+    """Return whether a machine should have powered itself off by now. keep: time for which the machine stays
+    on for inspection, unless the user releases the job."""
     quiet = silence[machine.index]
     if quiet is None:
         # The machine may still be booting, although its job has ended.

@@ -25,7 +25,7 @@ from executor.backends.ec2.tags import parse_timestamp
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLaunch:
-    """The record of a launch after the job's first launch."""
+    """The record of a launch that came after the job's first launch."""
 
     number: int
     node: int
@@ -54,7 +54,8 @@ class JobLaunches:
     first: tuple[str, ...] = ()
     """Ids of the first launch's machines, in the order of their nodes."""
     first_nodes: int = 0
-    """Number of nodes that the first launch requested. Later nodes cannot have the numbers of these nodes."""
+    """Number of nodes that the first launch requested. Numbers of the nodes of later launches begin at this
+    number."""
     first_decided: datetime | None = None
     later: tuple[KnownLaunch, ...] = ()
 
@@ -104,15 +105,16 @@ class LaunchReader:
         self._decision: Mapping[str, Any] = {}
         self._first: Mapping[str, Any] | None = None
         self._last: Mapping[str, Any] | None = None
-        """Record of the last round of a wait for capacity, if the launch is decided."""
+        """Record of the last round of a wait for capacity, if the launch's result is known."""
         self._ended: int | None = None
-        """Time of the first launch's last step, if it is decided (ms UTC by the store's clock)."""
+        """Time of the first launch's last recorded step (ms UTC by the store's clock), if the launch's result
+        is known."""
         self._known: dict[int, KnownLaunch] = {}
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The record of the first launch, with only MaxCount of the request. None for machines that were
-        launched by hand, and before the record is written.
+        """The record of the first launch, in which the request contains only MaxCount. None before the record
+        is written, and for machines that were launched by hand.
 
         If the job waits for capacity, the latest round's record is returned.
         """
@@ -153,8 +155,8 @@ class LaunchReader:
             return None
         if self._ended is not None:
             return elapsed(self._ended, now)
-        # Each refusal of a zone, each round of a waiting job, and the result of the launch show that the
-        # launch was still in progress.
+        # The submitter was still working at the launch when it wrote a refusal of a zone, a round of the wait
+        # for capacity, or the launch's result.
         names = ["launch.json", "refused/", "launched.json"]
         if launch.get("wait") is not None:
             names += ["rounds/", "waiting.json"]
@@ -179,7 +181,8 @@ class LaunchReader:
         table = read_launch_table(self._record, attempt=self._attempt, number=number)
         if table is None:
             return None
-        # The request contains the user data, which is most of the record, and a service monitors many jobs.
+        # Only MaxCount of the request is cached. The request contains the user data, which is most of the
+        # record, and a benchmark service monitors many jobs.
         return {**table, "request": {"MaxCount": table["request"].get("MaxCount", 0)}}
 
     def _read_first(self, seen: LaunchSeen | None) -> JobLaunches:

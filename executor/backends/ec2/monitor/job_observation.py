@@ -1,4 +1,5 @@
-"""The observed facts about a job on EC2 without a result, and the type of the job's diagnosis."""
+"""Types for the observed facts about a job on EC2 without a result, and for the diagnosis made from these
+facts."""
 
 from __future__ import annotations
 
@@ -18,21 +19,20 @@ STALE = timedelta(seconds=60)
 """Age of the last heartbeat after which an agent counts as silent. An agent writes `heartbeat.json` every 15
 s."""
 CONSISTENT = timedelta(minutes=10)
-"""Longest time until EC2 shows an instance after EC2 has accepted the launch."""
+"""Longest time between EC2's acceptance of a launch and the first answer in which EC2 shows the instance."""
 ABANDONED = timedelta(minutes=10)
-"""Time without a write after which a submission counts as abandoned. A submitter's longest step, the request
-for one candidate, takes at most half of this time."""
+"""A submission that has written nothing for this time counts as abandoned. A submitter's longest step, the
+request for one candidate, takes at most half of this time."""
 OVERDUE = timedelta(minutes=15)
-"""Time after its deadline within which a machine powers itself off, even if the machine stayed on for
-inspection."""
+"""A machine powers itself off at most this time after its deadline, even if it stayed on for inspection."""
 UNREACHABLE = timedelta(minutes=15)
-"""Time without a heartbeat, with a failed check of EC2, after which the only machine of a fixed job counts as
-lost. Silence alone does not prove the loss, because the agent of a single node continues without the job
-store.
+"""The only machine of a job with a fixed number of nodes counts as lost after this time without a heartbeat
+and with a failing status check of EC2. Silence alone does not prove the loss, because the agent of a single
+node continues while the job store is unreachable.
 """
 POWER_OFF = timedelta(minutes=5)
-"""Silence after the end of a node's part or of its job after which the machine's shutdown counts as hanging.
-Systemd usually gives each service 90 s to stop."""
+"""A machine's shutdown counts as hanging after this time without a heartbeat since the end of its node's part
+or of its job. Systemd usually gives each service 90 s to stop."""
 
 
 class JobStage(str, Enum):
@@ -51,17 +51,17 @@ class JobStage(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticState:
-    """Additional facts of an elastic job."""
+    """Facts that are observed only for an elastic job."""
 
     min_nodes: int
     wait: timedelta
     """Longest time for which the job waits with too few nodes."""
     waiting: timedelta | None = None
-    """Time for which the job has waited for nodes, by the nodes' newest decision. None if the job does not
-    wait, or if a node is alive."""
+    """Time for which the job has waited for nodes, according to the newest decision that its nodes recorded.
+    None if the job does not wait, or if a node is alive."""
     decided: InferredOutcome | None = None
-    """Outcome of the job that its nodes decided on. None if the nodes decided on no outcome, or if a node is
-    alive."""
+    """Outcome that the job's nodes recorded for the job. None if the nodes recorded no outcome, or if a node
+    is alive."""
     awaits: bool = False
     """Whether the job will get another machine."""
     replaces: bool = False
@@ -94,7 +94,8 @@ class Observation:
     instances: tuple[Instance, ...] | None = ()
     """Machines of the job; None if EC2 could not be queried."""
     surplus: tuple[Instance, ...] = ()
-    """Machines with the job's tags that do not belong to the job's launch, but to a concurrent launch."""
+    """Machines with the job's tags that a concurrent launch started, and that the job's launch record does
+    not contain."""
     signs: Mapping[int, timedelta] = field(default_factory=dict)
     """Rank → age of the last heartbeat of the rank's agent, by the store's clock."""
     numbers: tuple[int, ...] = ()
@@ -106,7 +107,8 @@ class Observation:
     unreadable: Mapping[str, BaiError] = field(default_factory=dict)
     """Errors for consoles that could not be read, by instance id."""
     failing: Mapping[str, timedelta] = field(default_factory=dict)
-    """Id of a silent machine that EC2 does not reach → time for which EC2 has not reached the machine."""
+    """Id of a machine without heartbeats that fails EC2's status check → time for which the check has been
+    failing."""
     boot_limit: timedelta | None = None
     """Age by which a machine must have written a heartbeat or powered itself off; None if unknown."""
     cancelled: timedelta | None = None
@@ -114,9 +116,9 @@ class Observation:
     patience: timedelta = timedelta(minutes=3)
     """Longest time that a cancelled job's nodes need to end the job."""
     peer_silence: timedelta = timedelta(seconds=60)
-    """Silence of a node after which the other agents give the node up."""
+    """Time without a heartbeat of a node after which the other nodes' agents give the node up."""
     store_away: timedelta = timedelta(minutes=10)
-    """Longest time for which all agents may be silent because no agent reaches the job store."""
+    """Longest time for which all agents may write no heartbeat because none of them reaches the job store."""
 
     @property
     def living(self) -> tuple[Instance, ...]:
@@ -138,8 +140,8 @@ class Observation:
 
     @property
     def lost(self) -> list[Instance]:
-        """Machines of `left` that the job still needs. Ended nodes are not needed, except the first node,
-        which writes the job's result."""
+        """Machines of `left` that the job still needs. The job does not need nodes that have ended, except
+        the first node, which writes the job's result."""
         return [
             each for each in self.left if self.nodes == 1 or each.index == 0 or each.index not in self.done
         ]
@@ -159,7 +161,7 @@ class Observation:
 
     @property
     def silence(self) -> timedelta:
-        """Longest silence of a node that has not ended."""
+        """Longest time without a heartbeat among the nodes that have not ended."""
         return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
 
     def silent_for(self, limit: timedelta) -> tuple[Instance, ...]:
@@ -168,12 +170,12 @@ class Observation:
         return tuple(each for each in self.working if self.signs.get(each.index, timedelta()) > limit)
 
     def silence_of(self, machine: Instance) -> str:
-        """Return the beginning of a sentence about a machine that has written heartbeats."""
+        """Return the beginning of a sentence that says how long ago a machine wrote its last heartbeat."""
         age = span(self.signs[machine.index])
         return f"Node {machine.index} ({machine.id}) has sent no heartbeat for {age}"
 
     def why_gone(self, causes: Sequence[Instance]) -> InferredOutcome:
-        """Return the inferred outcome of a job without a result. causes: the job's machines that are gone or
+        """Infer the outcome of a job without a result. causes: those machines of the job that are gone or
         shutting down; not empty."""
         return why_gone(
             causes,
@@ -204,8 +206,8 @@ class Diagnosis:
 
 
 def is_over(instance: Instance, observation: Observation) -> bool:
-    """Return whether a machine that is gone or shutting down will write nothing more. A machine that shuts
-    down may still be writing."""
+    """Return whether a machine that is gone or shutting down will write nothing more. A machine can still
+    write while it shuts down."""
     if instance.gone:
         return True
     sign = observation.signs.get(instance.index)

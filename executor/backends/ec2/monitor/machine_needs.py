@@ -18,9 +18,10 @@ from executor.records.generation_status import is_ending, requested_nodes
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
 """First and longest pause after a failed launch. The pause doubles with each consecutive failed launch."""
 LEAST_TIME = timedelta(minutes=10)
-"""Minimum run time that a new machine must have left, in addition to the job's grace and drain."""
+"""No machine is launched if it would have less run time than this, in addition to the job's grace and drain
+times."""
 MOST_REFUSALS = 3
-"""Number of consecutive refusals that only a user can resolve (such as terms of the Marketplace) after which
+"""After this number of consecutive refusals that only a user can resolve (such as terms of the Marketplace),
 no further request is sent."""
 
 _USED_UP = "all replacements are used"
@@ -37,12 +38,12 @@ class MachinesSeen:
     desired: int
     """Number of nodes that the job should have now."""
     living: int
-    """Number of machines that exist, or that EC2 has just accepted, whatever state their nodes are in."""
+    """Number of machines that exist, or whose launch EC2 has just accepted, whatever the state of their
+    nodes."""
     coming: int = 0
-    """Number of machines of launches that EC2 has not answered yet."""
+    """Number of machines whose launch EC2 has not answered yet."""
     launched: int
-    """Number of all machines that EC2 ever accepted for the job, plus the machines of launches that EC2 has
-    not answered."""
+    """Number of all machines of the job whose launch EC2 has ever accepted or has not answered yet."""
     wanted: int
     """Number of machines that are not replacements: the machines of the first launch, and the machines by
     which the job was enlarged later."""
@@ -55,7 +56,8 @@ class MachinesSeen:
     needed: timedelta = timedelta()
     """Time that the job's agents need to end the job."""
     failures: int = 0
-    """Number of the latest consecutive launches that EC2 refused, or whose machine never became a node."""
+    """Number of consecutive failures up to the latest launch: EC2 refused the launch, or its machine never
+    became a node."""
     since_failure: timedelta = timedelta()
     """Time since the latest failed launch."""
     refusal: str = ""
@@ -115,7 +117,7 @@ def enlarged_by(first: int, requested: list[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineNeeds:
-    """The machines of a running job, and the machines that are to be launched."""
+    """The machines of a running job, and the machines to launch."""
 
     launches: JobLaunches
     desired: int
@@ -129,7 +131,7 @@ class MachineNeeds:
     """The latest consecutive launches that failed."""
     due: DueMachines = field(default_factory=DueMachines)
     replaces: bool = False
-    """Whether machines would be launched if no machine were left."""
+    """Whether bai would launch machines if the job had no machine left."""
 
     @property
     def awaits(self) -> bool:
@@ -226,26 +228,26 @@ def _starting(
 
 
 def _lost(attempt: AttemptRecord, launches: JobLaunches, there: Collection[int]) -> tuple[int, ...]:
-    """Return the nodes whose machine is gone and was not replaced. Raises StoreError, RecordError."""
+    """Return the nodes whose machine is gone and has no replacement. Raises StoreError, RecordError."""
     gone = [each for each in launches.nodes.values() if each not in there and each not in launches.replaced]
     ended = attempt.ended()
     return tuple(each for each in sorted(gone) if each not in ended or not _has_succeeded(attempt, each))
 
 
 def _has_succeeded(attempt: AttemptRecord, node: int) -> bool:
-    """Return whether a node's part has succeeded. The part of a node that left because the job was scaled
-    down also counts as succeeded. Raises StoreError."""
+    """Return whether a node's part of the job has succeeded. A node that left because the job was scaled down
+    also counts as succeeded. Raises StoreError."""
     try:
         return attempt.node_outcome(node).outcome == Outcome.SUCCEEDED.value
     except RecordError:
-        return False  # Any program on the node's instance may write this file.
+        return False  # Any program on the node's instance can write this file, so its content may be invalid.
 
 
 def _failed(
     attempt: AttemptRecord, launches: JobLaunches, living: Collection[int]
 ) -> tuple[KnownLaunch, ...]:
-    """Return the latest consecutive launches that EC2 refused, or whose machine is gone and never joined.
-    Raises StoreError."""
+    """Return the consecutive failed launches up to the latest one. A launch has failed if EC2 refused it, or
+    if its machine is gone and never joined the job. Raises StoreError."""
     found: list[KnownLaunch] = []
     joined: Collection[int] | None = None
     for each in reversed([each for each in launches.later if not each.is_open]):

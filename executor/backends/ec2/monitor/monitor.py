@@ -1,9 +1,9 @@
-"""Monitors a job on EC2: finds its status, terminates unneeded machines, and writes the job's result if its
-machines cannot.
+"""Monitors a job on EC2: finds the job's status, terminates unneeded machines, and writes the job's result if
+the job's machines cannot.
 
 Several `bai` processes may monitor a job at the same time, and any process may be killed at any moment. Each
-check decides anew what is due, machines can be terminated twice without harm, and only the first result
-counts.
+check decides anew what is due. Machines can be terminated twice without harm, and only the first written
+result counts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ _CONSOLES = 4
 
 @dataclass(frozen=True)
 class JobMonitor:
-    """One job on EC2. Only its descriptor is cached; each observation queries everything else again."""
+    """Monitor of one job on EC2. Only the job's descriptor is cached. Each observation queries everything
+    else again."""
 
     record: JobRecord
     aws: Callable[[str | None], AwsSession]
@@ -76,7 +77,7 @@ class JobMonitor:
 
     def observe(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
         """Return the diagnosis of the job. known: the job's instances, if EC2 has already described the
-        instances. ask: whether EC2 is also queried.
+        instances. ask: whether to query EC2 in addition to the store.
 
         Raises StoreError. If EC2 cannot be queried, the diagnosis's sentence says that EC2 cannot be queried.
         """
@@ -107,7 +108,8 @@ class JobMonitor:
             try:
                 terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
             except AwsError as error:
-                # The diagnosis is still right, and the next check tries again.
+                # Machines could not be terminated. The diagnosis is still right, and the next check tries
+                # again.
                 sentence = f"{found.sentence} It could not be ended: {error}"
                 return replace(found, sentence=sentence, inferred=None, trouble=str(error))
         if found.inferred is not None:
@@ -119,8 +121,8 @@ class JobMonitor:
                 rank=found.inferred.rank,
             )
         elif needs is not None and self.replacer is not None and result_of(self.record) is None:
-            # The clock is read again, because a check may take long, for example if this machine slept during
-            # the check.
+            # The store's clock is read again, because the observation may have taken long, for example if
+            # this machine slept.
             now = moment(self.clock(self.record.store.url))
             said = self.replacer.do_due(self.job, needs, lambda: self.aws(self.region), now=now)
             return replace(found, sentence=f"{found.sentence} {said}", unlaunched=said) if said else found
@@ -136,8 +138,8 @@ class JobMonitor:
         return well and not (self.is_elastic and self._may_lack_machines(observation))
 
     def _may_lack_machines(self, observation: Observation) -> bool:
-        """Return whether machines may have to be launched, or no remaining node can write a result. Raises
-        StoreError, RecordError."""
+        """Return whether the job may need new machines, or has no remaining node that can write a result.
+        Raises StoreError, RecordError."""
         launches = self._launches.read()
         working = len(observation.signs.keys() - observation.done)
         if launches.open_numbers or not working:
@@ -158,13 +160,13 @@ class JobMonitor:
         return self._of_attempt(found if found or launched else instances_by_id(ec2, self._named()))
 
     def _named(self) -> list[str]:
-        """Return the instance ids that agents report, because a machine that was launched by hand does not
-        have bai's tags."""
+        """Return the instance ids that the job's agents report. The ids are needed for machines that were
+        launched by hand, which do not have bai's tags."""
         ready = [self._node_object("ready.json", rank) or {} for rank in range(self.job.strategy.nodes)]
         return [name for each in ready if _INSTANCE.fullmatch(name := str(each.get("instance_id")))]
 
     def consoles(self) -> list[tuple[Instance, str]]:
-        """Return the machines with the output of their consoles, as far as EC2 still has the output. Raises
+        """Return the job's machines with their console output, as far as EC2 still has that output. Raises
         BaiError."""
         ec2 = self.aws(self.region).ec2()
         return [(each, fetch_console(ec2, each.id)) for each in self.instances()]
@@ -185,7 +187,8 @@ class JobMonitor:
     @cached_property
     def attempt(self) -> int:
         """Number of the attempt in the descriptor; 0 if the descriptor is missing or cannot be read. The
-        names of folders are not used, because any instance may write below another number."""
+        number is not read from the names of the attempts' folders, because any instance can write into a
+        folder with another number."""
         try:
             return self.job.job.attempt
         except (DescriptorError, MissingObjectError, RecordError):
@@ -244,8 +247,8 @@ class JobMonitor:
         now = self.clock(self.record.store.url)
         launched, is_elastic = self._launches.decision, self.is_elastic
         launches = self._launches.read() if is_elastic else JobLaunches()
-        # EC2 may have launched fewer machines than requested at first, and more machines may have been
-        # launched later.
+        # For an elastic job, EC2 may have launched fewer machines than requested at first, and more machines
+        # may have been launched later.
         numbers = sorted(launches.nodes.values()) or range(self.job.strategy.nodes)
         nodes = len(numbers)
         signs = {rank: age for rank in numbers if (age := self._sign(rank, now)) is not None}
@@ -315,14 +318,14 @@ class JobMonitor:
         try:
             if word is not None and word.kind is DecisionKind.END:
                 return replace(elastic, decided=InferredOutcome(Outcome(word.outcome), word.sentence))
-        except ValueError:  # The outcome is one that only a later version of `bai` knows.
+        except ValueError:  # A later version of `bai` wrote an outcome that this version does not know.
             return elastic
         since = None if word is None else word.ledger.waiting_since
         waiting = None if since is None else elapsed(since, now)
         return replace(elastic, waiting=waiting)
 
     def _is_kept(self, node: int, now: int) -> bool:
-        """Return whether the machine of a node that has ended stays on. Raises StoreError."""
+        """Return whether the machine of a node that has ended stays on for inspection. Raises StoreError."""
         end = self.job.end
         if end.power is Power.STAY or not end.keep_time(None):
             return end.power is Power.STAY
@@ -342,8 +345,8 @@ class JobMonitor:
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
-        # Any other object of the node also counts as a heartbeat. Usually the node has no object, and an
-        # empty listing is quick.
+        # If there is no heartbeat, any other object of the node counts as one. Usually the node has no object
+        # at all, and an empty listing is quick.
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:
@@ -373,11 +376,11 @@ class JobMonitor:
 
 
 def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
-    """Return the machines whose consoles may explain this stage, the machines with the most informative
-    consoles first."""
+    """Return the machines whose consoles may explain why the job is in this stage. Machines with the most
+    informative consoles come first."""
     booting, gone = observation.starting, [each for each in observation.instances or () if not each.living]
     found = {
-        JobStage.RUNNING: booting,  # An elastic job runs with its other machines.
+        JobStage.RUNNING: booting,  # An elastic job continues with its other machines.
         JobStage.BOOTING: [*booting, *gone],
         JobStage.ENDING: [*gone, *booting],
         JobStage.GONE: [*gone, *booting],
@@ -386,8 +389,9 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
 
 
 def _may_hang(observation: Observation, stage: JobStage) -> list[str]:
-    """Return the id of the only machine of a fixed job if it has been silent for so long that EC2's status
-    check decides; otherwise return an empty list."""
+    """Return the id of the only machine of a job with a fixed number of nodes if the machine has written no
+    heartbeat for longer than `UNREACHABLE`. EC2's status check then decides whether it is lost. Otherwise,
+    return an empty list."""
     if stage is not JobStage.SILENT or observation.elastic is not None or observation.nodes > 1:
         return []
     return [each.id for each in observation.working if observation.silence > UNREACHABLE]
@@ -410,9 +414,9 @@ def _with_machines(
 ) -> Observation:
     """Return the observation with the machines in `found`.
 
-    ours: ids of the launches' machines; without ids, all machines are the job's. decided: launches whose
-    machines are all known. Only decided launches can have surplus machines, because another process may have
-    begun and decided other launches after the store was read.
+    ours: ids of the machines in the launch records. Without ids, all machines in `found` are the job's.
+    decided: launches whose results were read from the store. A machine of any other launch never counts as
+    surplus, because another process may have launched it after the store was read.
     """
     mine = tuple(each for each in found if not ours or each.id in ours)
     known = {str(each) for each in decided}

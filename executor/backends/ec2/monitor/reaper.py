@@ -1,11 +1,12 @@
 """Terminates expired machines that did not power off, and machines that no job needs any more. Expired
 machines are found only by their tags.
 
-A machine that no job needs hangs after its job's end, or never ran its user data, and is found long before
-its deadline. The reaper also deletes security groups that jobs of several machines leave behind.
+A machine that no job needs either hangs after its job's end, or never ran its user data. The reaper finds
+such a machine long before its deadline. The reaper also deletes security groups that jobs of several machines
+leave behind.
 
-Several reapers may run at once, from a terminal, cron or a schedule, because machines can be terminated twice
-without harm. Only machines with bai's tags are checked.
+Several reapers may run at once, started from a terminal, by cron or by a schedule, because machines can be
+terminated twice without harm. Only machines with bai's tags are checked.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ _AT_ONCE = 8
 _JOBS_AT_ONCE = 8
 """Maximum number of jobs that are checked at the same time."""
 _STATES = ("pending", "running", "stopping", "stopped")
-"""States of machines that can be terminated. Machines in other states are gone, or shutting down."""
+"""States of machines that can be terminated. Machines in other states are already terminated or shutting
+down."""
 STILL_ON = "its job has ended, and it did not power itself off"
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """A machine that must be terminated, and the result of the attempt to terminate it."""
+    """A machine that must be terminated, and whether the reaper could terminate it."""
 
     instance: Instance
     trouble: str = ""
@@ -122,8 +124,8 @@ def reap(
 
 
 def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> None:
-    """Delete the security groups of jobs whose machines are gone. Machines are gone if they are terminated,
-    or expired long ago."""
+    """Delete the security groups of jobs whose machines are all terminated, or must have been gone since
+    their deadline."""
     try:
         groups = find_groups(ec2, _of_client(client_id))
         machines = find_instances(ec2, {tags[JOB_TAG] for tags in groups.values()})
@@ -208,13 +210,13 @@ class UnattendedJobs:
 
     def end_unneeded(self, machines: Sequence[Instance], *, dry_run: bool = False) -> list[Reaped]:
         """Terminate the `machines` that their jobs no longer need, and return the terminated machines. An
-        error with one job does not prevent the checks of others."""
+        error with one job does not prevent the checks of the other jobs."""
         tag = tag_value(self.store.url)
         jobs: dict[str, list[Instance]] = {}
         for each in machines:
             named = each.job_id if each.tags.get(STORE_TAG) == tag else None
-            # A younger machine cannot be late with its power-off, and cannot be known to have failed its
-            # boot.
+            # Younger machines are skipped, because such a machine cannot be late with its power-off, and
+            # cannot be known to have failed its boot.
             old = each.age is None or each.age > POWER_OFF
             if named and each.living and old and named not in self.attended:
                 jobs.setdefault(named, []).append(each)
@@ -231,7 +233,7 @@ class UnattendedJobs:
                 reason = STILL_ON
                 due = end_leftovers(monitor, result, dry_run=dry_run).due
             elif _has_failed_boot(monitor, machines):
-                # The check also does everything else that is due for the machine's job.
+                # `reconcile` also does everything else that is due for the machine's job.
                 found = monitor.observe() if dry_run else monitor.reconcile()
                 due, reason, trouble = found.terminate, found.sentence.removesuffix("."), found.trouble
         except BaiError as error:
@@ -240,7 +242,7 @@ class UnattendedJobs:
 
 
 def _has_failed_boot(monitor: JobMonitor, machines: Sequence[Instance]) -> bool:
-    """Return whether a machine is old enough to have booted, and has never reported."""
+    """Return whether a machine is old enough to have booted, but has never written a heartbeat."""
     return any((each.age or BOOT_ENDED) > BOOT_ENDED and not _reported(monitor, each) for each in machines)
 
 

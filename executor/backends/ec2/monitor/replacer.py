@@ -1,14 +1,14 @@
-"""Launches machines for a running job, on behalf of the command that checks the job. Each `launches/<k>/` is
-one machine, launched once.
+"""Launches machines for a running job, on behalf of the command that checks the job. Each folder
+`launches/<k>/` of the job records the launch of one machine.
 
-The next number is claimed by a conditional put of `launch.json`, and the request's token is computed from the
-file's content. So if two processes check at once, only one process launches machines. A launch that was
-interrupted between any two steps is continued at the next check, with the same machine.
+A process claims the next number k by a conditional put of `launch.json`. The request's token is computed from
+the content of that file. So if two processes check at once, only one process launches machines. If a launch
+was interrupted between any two steps, the next check continues it and gets the same machine.
 
-Other users may write into a bucket. So the first launch is rendered again from the stored descriptor and the
-configuration of the checking user. If the rendered launch is not exactly the stored launch, nothing is sent.
-If both launches are equal, the first request is sent with new times, and with tags and user data that name
-the new launch.
+Other users may have write access to the bucket. So the job's first launch is rendered again from the stored
+descriptor and the configuration of the user who checks the job. If the rendered launch differs from the
+stored launch, nothing is launched. If both are equal, the first launch's request is sent with new times, and
+with tags and user data that name the new launch.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 OBEYED = timedelta(seconds=60)
-"""Time during which only the process that began a launch may repeat it."""
+"""For this time after the start of a launch, only the process that began it may repeat it."""
 LATE = timedelta(minutes=10)
-"""Maximum age of a launch that may be repeated, because its machine's deadline counts from the time when
+"""Launches older than this are not sent again, because a machine's deadline counts from the time when
 `launch.json` was written."""
 _PATIENCE_S = 20.0
 _RETRY_S = 300.0
-"""Time between two attempts to render a launch that cannot be sent (seconds)."""
+"""Time until the next attempt to render the first launch, after an attempt whose result must not be sent
+(seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,8 @@ class FirstLaunch:
 
     file: LaunchFile
     candidates: tuple[Candidate, ...]
-    """The candidate that EC2 accepted at first, and the same candidate on demand if the descriptor allows
-    on-demand machines."""
+    """The candidate that EC2 accepted in the first launch, and the same candidate on demand if the descriptor
+    allows on-demand machines."""
     boot: Boot
 
 
@@ -90,13 +91,14 @@ class Replacer:
     clock: Callable[[], float] = time.monotonic
     _base: FirstLaunch | None = field(default=None)
     _refused: tuple[float, str] | None = field(default=None)
-    """Monotonic time (seconds) and reason of the last failure to render a launch; None if there was none."""
+    """Monotonic time (seconds) and reason of the last failure to render the first launch; None if there was
+    no failure."""
 
     def do_due(
         self, job: Job, needs: MachineNeeds, aws: Callable[[], AwsSession], *, now: datetime
     ) -> str | None:
-        """Continue launches without an answer, and begin launches that are due. Return a sentence if a
-        machine cannot be launched. Raises StoreError."""
+        """Continue launches that EC2 has not answered, and begin launches that are due. Return a sentence for
+        the user if a machine cannot be launched. Raises StoreError."""
         late = [each for each in needs.launches.later if each.is_open and now - each.begun > OBEYED]
         if not late and not needs.due.count:
             return None
@@ -147,8 +149,8 @@ class Replacer:
         if file is None:
             return
         if now - begun.begun > LATE:
-            # The launch is not sent any more, so the launch need not equal the one that this process would
-            # make.
+            # This launch's request is not sent any more, so it need not equal the request that this process
+            # would make.
             if adopt(self.record, aws, file=file) is None:
                 why = "it was interrupted, and is too old to be sent"
                 expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
@@ -159,7 +161,8 @@ class Replacer:
         )
         differing = differences(file, ours)
         if begun.begun - file.begun > LATE:
-            # A file that claims an earlier time than the store's would give its machine another deadline.
+            # The machine's deadline is computed from the time in `launch.json`, so this time must not be much
+            # earlier than the store's timestamp of the file.
             differing = [*differing, "created"]
         if differing:
             where = f"{self.record.store.url}/{self.record.job_id}/attempts/{file.attempt}/launches/{file.number}/launch.json"
@@ -168,8 +171,8 @@ class Replacer:
         self._launch(job, file, aws, now=now, begun_before=True)
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Raise UsageError if the launch of a machine is not allowed. In this class only the user's own
-        rights limit the launches."""
+        """Raise UsageError if the launch of a machine is not allowed. This class allows every launch that the
+        user's AWS permissions allow; subclasses have more limits."""
 
     def _launch(
         self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime, begun_before: bool
@@ -225,7 +228,7 @@ class Replacer:
         replaces: tuple[int, ...],
         created: str,
     ) -> LaunchFile:
-        """Return a later launch, which launches one machine. Raises BaiError."""
+        """Return the plan of a later launch, which launches one machine. Raises BaiError."""
         boot = replace(base.boot, deadman=base.file.ends - need_time(created), launch=number, first_node=node)
         request = dict(base.file.request)
         if base.file.security_group is not None:
@@ -250,20 +253,20 @@ class Replacer:
 
 
 def kept_replacer(record: JobRecord, settings: Settings) -> Replacer:
-    """Return an object that launches the machines that a job lacks, with the configuration `settings` and the
-    descriptor in the job's record."""
+    """Return the replacer of a job, which uses the configuration `settings` and the descriptor in the job's
+    record."""
     return Replacer(record, settings, lambda: kept_descriptor(record))
 
 
 def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidate, ...]:
-    """Return the candidate that EC2 accepted, and the same candidate on demand if the launch had that
-    candidate as well. Raises UsageError."""
+    """Return the candidate that EC2 accepted in the first launch, and the same candidate on demand if the
+    first launch would also have requested that one. Raises UsageError."""
     wanted = {"subnet": "subnet", "zone": "az", "type": "type", "market": "market"}
     accepted = next(
         (
             each
             for each in file.candidates
-            # A machine that was found by its tags was recorded without its subnet.
+            # `launched.json` lacks the subnet if the machine was found by its tags.
             if all(decision.get(key) in (None, "", getattr(each, name)) for name, key in wanted.items())
         ),
         None,

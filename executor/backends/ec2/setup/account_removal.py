@@ -1,4 +1,4 @@
-"""Removes the resources that `account_setup` made in an account. If a call was interrupted, another call
+"""Removes the resources that `account_setup` created in an account. If a call was interrupted, another call
 completes the removal."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ROLE_POLICY = "bai"
 
 
 def end_watcher(setup: AccountSetup) -> None:
-    """Delete the watcher. The watcher is deleted first, because it uses the other resources. Raise UsageError
-    if the watcher has launched a machine in the meantime."""
+    """Delete the watcher. The watcher must be deleted before all other resources, because it uses them.
+    Raises UsageError if the watcher has launched a machine in the meantime."""
     if setup.remove_watcher():
         check_machines(setup)
 
@@ -53,7 +53,8 @@ def remove(setup: AccountSetup, *, delete_data: bool) -> None:
 
 
 def clear(setup: AccountSetup) -> None:
-    """Delete stacks without any resource, which are left by an unanswered question or a failed first call."""
+    """Delete stacks without any resource. Such stacks are left if the user did not answer a question, or if
+    the first call failed."""
     for name in (*setup.stack_names, setup.stack(WATCHER)):
         if setup.stacks.settled(name) is None:
             setup.stacks.delete(name)

@@ -29,14 +29,13 @@ from executor.configuration.config import Settings
 from executor.errors import AwsError
 
 _PROFILE_KNOWN_S = 180.0
-"""Longest time until EC2 knows a new instance profile (seconds). Usually EC2 knows the profile after ten
-seconds."""
+"""Longest time until EC2 knows a new instance profile (seconds). Usually ten seconds are enough."""
 _PROFILE_LOOK_S = 3.0
 _IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _TRIED_TYPE = "t3.micro"
 _SPOT = "spot.amazonaws.com"
 _UNRESERVED = 100
-"""Concurrent executions that AWS keeps for functions without a reservation:
+"""Number of concurrent executions that AWS Lambda always keeps for functions without a reservation:
 https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html"""
 
 
@@ -71,8 +70,8 @@ class WatcherChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The user's choices. All choices are stored as parameters of the stacks, from which the next call reads
-    the choices."""
+    """The user's choices for the setup. The stacks store all choices as their parameters, and the next `bai
+    setup` reads them from there."""
 
     name: str
     """Prefix of the names of all resources."""
@@ -234,7 +233,7 @@ class AccountSetup:
         )
 
     def propose(self, choices: Choices) -> list[StackChange]:
-        """Compute the changes that lead to `choices`, without executing the changes."""
+        """Compute the changes of the stacks that lead to `choices`, without executing these changes."""
         changes = [
             self.stacks.propose(
                 self.stack(which),
@@ -287,9 +286,9 @@ class AccountSetup:
         )
 
     def why_unreserved(self) -> str | None:
-        """Return why no execution can be reserved for a watcher; None if an execution can be reserved.
-        Without a reservation two executions may run at a time, but this costs nothing, and no machine is
-        launched twice."""
+        """Return why no concurrent execution can be reserved for the watcher's function; None if one can be
+        reserved. Without a reservation, two executions of the watcher may run at a time. This costs nothing,
+        and no machine is launched twice."""
         why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]
@@ -325,8 +324,8 @@ class AccountSetup:
         return True
 
     def wait_for_profile(self, profile: str) -> None:
-        """Wait until a dry run of RunInstances accepts the instance profile, because EC2 knows a new profile
-        later than IAM."""
+        """Wait until a dry run of RunInstances accepts the instance profile, because EC2 learns of a new
+        profile later than IAM."""
         deadline = self.clock() + _PROFILE_KNOWN_S
         try:
             image = self.aws.ssm().get_parameter(Name=_IMAGE_PARAMETER)["Parameter"]["Value"]

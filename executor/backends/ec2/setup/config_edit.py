@@ -1,4 +1,4 @@
-"""Changes keys of a user's configuration file. Everything else stays unchanged, including comments and
+"""Changes keys of a user's configuration file. All other content stays unchanged, including comments and
 order."""
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class ConfigEdit:
         """Replace or create the file. Raises UsageError."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A symbolic link, as in collections of configuration files, stays a link.
+            # If the file is a symbolic link, as in a collection of configuration files, the link stays and
+            # its target is replaced.
             write_atomic(self.path.resolve(), self.after.encode())
         except OSError as error:
             raise UsageError(
@@ -47,10 +48,10 @@ class ConfigEdit:
 
 
 def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
-    """Return the file with keys before its first table set to `values`; None removes a key. Raises
-    UsageError.
+    """Return the configuration file with its top-level keys set to `values`. A value of None removes the key.
+    Raises UsageError.
 
-    A file that cannot be changed line by line is refused and stays unchanged.
+    If the file cannot be changed line by line, UsageError is raised and the file stays unchanged.
     """
     before, wanted = _read(path)
     after = before

@@ -1,8 +1,8 @@
 """Creates, updates and deletes a CloudFormation stack, from any state in which an interrupted call may have
 left it.
 
-Every change is a change set, so that the change can be shown first, and CloudFormation itself decides whether
-there is a change. States:
+Every change is made as a change set, so that the change can be shown to the user first. CloudFormation itself
+decides whether there is a change. States:
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html#cfn-console-view-stack-data-resources-status-codes
 """
 
@@ -29,7 +29,7 @@ _UNUSABLE = frozenset({"DELETE_FAILED", "ROLLBACK_FAILED", "CREATE_FAILED", "UPD
 _NO_CHANGE = re.compile(r"didn't contain changes|No updates are to be performed", re.IGNORECASE)
 _DENIED = re.compile(r"not authorized to perform|Access ?Denied|UnauthorizedOperation", re.IGNORECASE)
 _CONSEQUENCE = re.compile(r"cancelled", re.IGNORECASE)
-"""CloudFormation's reason for resources that it cancelled because another resource had failed."""
+"""Reason that CloudFormation gives for resources that it cancelled because another resource had failed."""
 
 
 class DeniedError(AwsError):
@@ -97,7 +97,7 @@ class Stacks:
 
     def settled(self, name: str) -> StackState | None:
         """Wait until no operation on a stack is in progress, and return the stack; None if the stack does not
-        exist, or contains nothing."""
+        exist, or is in one of the states `_EMPTY`."""
         state = self._wait(name)
         return state if state is not None and state.made else None
 
@@ -167,8 +167,8 @@ class Stacks:
         return state
 
     def forget(self, change: StackChange) -> None:
-        """Delete a change that the user declined. A stack that was created only for this change is deleted,
-        too."""
+        """Delete a change that the user declined. If a stack was created only for this change, delete that
+        stack as well."""
         with plain_errors(f"forgetting a change of the stack {change.stack}"):
             self.cloudformation.delete_change_set(ChangeSetName=change.id, StackName=change.stack)
             if change.creates:
@@ -192,8 +192,8 @@ class Stacks:
 
     def _wait(self, name: str, *, started: bool = False, until: tuple[str, ...] = ()) -> StackState | None:
         """Wait until no operation on a stack is in progress, and return the stack. started: whether an
-        operation was just started, so that a stack in review will become busy. until: the states that end the
-        wait."""
+        operation was just started, so that a stack in the state REVIEW_IN_PROGRESS will soon change its
+        state. until: the states that end the wait."""
         deadline = self.clock() + DEADLINE_S
         while True:
             state = self.look(name)

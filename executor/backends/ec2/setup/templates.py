@@ -10,7 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 TEMPLATES = ("data", "account")
-"""Templates in the order of creation. The second template refers to the bucket of the first template."""
+"""Templates of the stacks, in the order in which the stacks are created. The second template refers to the
+bucket of the first template."""
 WATCHER = "watcher"
 """The template of an optional third stack. The code of the stack's function is in the bucket, and the
 function launches machines with the account's profile and groups."""
@@ -42,7 +43,7 @@ def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) ->
     def insert(place: re.Match[str]) -> str:
         indent, policy = place.groups()
         document = _substituted(_for_buckets(read_policy(policy), data_buckets))
-        # JSON is valid YAML if all its lines are indented further than the key.
+        # A policy's JSON is valid as a YAML value if all its lines are indented further than the key.
         lines = json.dumps(document, indent=2).splitlines()
         return "\n".join([f"{indent}PolicyDocument:", *(f"{indent}  {line}" for line in lines)])
 
@@ -50,7 +51,8 @@ def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) ->
 
 
 def read_policy(name: str) -> dict[str, Any]:
-    """Return a policy. Words in capitals stand for the parts that differ between accounts."""
+    """Return a policy of `executor/backends/ec2/iam`. Words in capitals stand for the parts that differ
+    between accounts."""
     text = (files("executor.backends.ec2") / "iam" / f"{name}.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     return document

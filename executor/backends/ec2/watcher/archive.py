@@ -1,5 +1,5 @@
-"""The archive of the watcher in Lambda's format: the parts of this package that the watcher uses, and the
-wheels that these parts import.
+"""Builds the watcher's archive in Lambda's format. The archive contains the parts of this package that the
+watcher uses, and the wheels that these parts import.
 
 The same sources and wheels produce the same bytes. Lambda takes 50 MB zipped and 250 MB unpacked:
 https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html
@@ -84,7 +84,8 @@ def pack(files: Mapping[str, bytes]) -> bytes:
         for name, content in sorted(files.items()):
             member = zipfile.ZipInfo(name, _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
-            # Lambda runs as a user who does not own the files, so others must be able to read them.
+            # Lambda runs the function as a user who does not own the files, so all users must be able to read
+            # the files.
             member.external_attr = 0o644 << 16
             archive.writestr(member, content)
     return packed.getvalue()

@@ -1,8 +1,9 @@
-"""Launches machines within the watcher's limits, if the stored launch is exactly the submitted one.
+"""Launches machines for the watcher, within the watcher's limits, if the stored launch is exactly the launch
+that the user submitted.
 
 The watcher does not have any user's configuration, so it cannot render a launch again as other commands do.
-The watcher uses the stored launch if the job's mark contains the launch's token. The watcher renders only the
-user data, which must equal the stored user data byte for byte.
+The watcher trusts the stored launch if the job's mark contains the launch's token. It renders only the user
+data again, and compares it with the stored user data byte for byte.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class BoundedReplacer(Replacer):
         return self._boot(job, file), []
 
     def _boot(self, job: Job, file: LaunchFile) -> Boot:
-        """Return the inputs of the stored user data. Raises UsageError if `bai` does not make the same user
-        data from them."""
+        """Return the values from which the stored user data was made. Raises UsageError if rendering these
+        values does not give the same user data."""
         stored = base64.b64decode(str(file.request.get("UserData")))
         found = {
             name: re.search(rf"^\s+{name}=(\S+)$", _readable(stored), re.MULTILINE)
@@ -72,8 +73,8 @@ class BoundedReplacer(Replacer):
         return made.boot
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Reserve the cost of a launch, up to the time when the launch's machine must be gone. Raises
-        UsageError if the cost is too high, or unknown."""
+        """Reserve the maximum cost of a launch: the cost of its machine until the machine must be gone.
+        Raises UsageError if the cost is too high or unknown."""
         hours = max(0.0, (file.ends - now).total_seconds() / 3600)
         self.ledger.reserve(self._name(file), hours * self._hourly(file, aws), now=now)
 

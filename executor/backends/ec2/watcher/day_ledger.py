@@ -1,11 +1,11 @@
 """Records the maximum cost of the watcher's launches of a day, as objects `DAY/LAUNCH~TRY=MICRODOLLARS` in a
 folder that only the watcher writes.
 
-Objects are not deleted, so an amount is given back by another object with 0. The lowest of a try's amounts
-counts, and the highest of a launch's tries counts. Two executions of the watcher may reserve at the same
-time. Each execution reads the folder again after it has written its amount, so at least one of the two
-executions sees the other's amount. If the watcher is killed before it has given an amount back, the launch
-counts until the end of the day.
+The watcher cannot delete objects, so it gives an amount back by writing another object with 0. The lowest
+amount of a try counts. The highest amount among the tries of a launch counts. Two executions of the watcher
+may reserve amounts at the same time. Each execution reads the folder again after it has written its amount,
+so at least one of the two executions sees the other's amount. If the watcher is killed before it gives an
+amount back, the amount counts until the end of the day.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class DayLedger:
     most: float
     """Maximum cost per day in UTC (USD)."""
     _reserving: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """Lock for the threads of one check, so that they do not refuse each other's launches."""
+    """Lock for the threads of one check, so that two threads that reserve at the same time do not refuse each
+    other's launch."""
 
     def reserve(self, launch: str, dollars: float, *, now: datetime) -> None:
         """Reserve the cost of a launch, only once per launch. Raises UsageError if the launches of this day

@@ -1,8 +1,8 @@
-"""The watcher: a Lambda function that checks all jobs of a bucket, called by a schedule and by EC2's events
-through a queue.
+"""The watcher: a Lambda function that checks all jobs of a bucket. A schedule and EC2's events call the
+function through a queue.
 
-`handler` is the entry point. The watcher does not need Kafka. An event only causes an earlier check, so a
-lost, late or foreign event does no harm.
+`handler` is the entry point. The watcher does not need Kafka. An event of EC2 only causes an earlier check,
+so a lost, late or unrelated event does no harm.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
-"""Part of the function's time that is reserved for work in progress (seconds). Work that AWS interrupts is
-repeated a minute later."""
+"""No work is started in this last part of the function's time limit, so that work in progress can finish
+(seconds). Work that AWS interrupts is repeated a minute later."""
 _OFTEN, _SELDOM = timedelta(minutes=1), timedelta(minutes=5)
-"""Time between two checks while jobs are watched, and while no jobs are watched."""
+"""Time between two checks of the watcher: while jobs must be checked, and while there are no such jobs."""
 _SCHEDULES = ("aws.events", "aws.scheduler")
 
 
@@ -104,8 +104,8 @@ class BucketWatcher:
             log.warning("%d jobs are left for the next time", left)
         if self._look.blind is not None:
             raise StoreError(self._look.blind)
-        # A message that causes no work need not be repeated, because the schedule sends a message each
-        # minute.
+        # SQS need not deliver these messages again, even if jobs are left, because the schedule sends a new
+        # message each minute.
         return {"batchItemFailures": []}
 
     def _looked_lately(self) -> bool:
@@ -134,7 +134,8 @@ def _is_only_schedule(event: Any) -> bool:
 
 
 def _events(event: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the events of a call. A message that is not an event counts as an event without content."""
+    """Return the events of a call. A queue message that contains no event of EC2 counts as an event without
+    content."""
     if not isinstance(event, dict):
         return [{}]
     records = event.get("Records")

@@ -45,7 +45,7 @@ class LaunchLimits:
     """Maximum total cost of the machines launched in a day in UTC, until their deadlines (USD)."""
 
     def check(self, file: LaunchFile, ec2: EC2Client, *, store: str) -> None:
-        """Raise UsageError unless a launch is within the limits; the launch's price is not checked here.
+        """Raise UsageError unless a launch is within these limits. The launch's cost is not checked here.
         Raises BaiError. store: URL of the job's store."""
         found = [*self._beyond(file.request), *self._beyond_places(file), *_foreign_tags(file, store)]
         owner = _owner(ec2, str(file.request.get("ImageId")))
@@ -63,7 +63,8 @@ class LaunchLimits:
         name = str(profile.get("Name") or profile.get("Arn", "")).rpartition("/")[2]
         interfaces = request.get("NetworkInterfaces", ())
         subnets = [each["SubnetId"] for each in interfaces if each.get("SubnetId")]
-        # An existing network interface may be in any subnet and any group.
+        # A launch must not use an existing network interface, because such an interface may be in any subnet
+        # and any security group.
         there = [each["NetworkInterfaceId"] for each in interfaces if each.get("NetworkInterfaceId")]
         return [
             *([f'the instance profile "{name}"'] if name not in ("", self.profile) else []),
