@@ -1,2 +1,2 @@
-"""Lets several nodes run one job. The nodes join, wait for each other before each run, and log in to each
-other."""
+"""Lets several nodes run one job together. The nodes join the job, wait for each other before each run, and
+log in to each other by SSH."""

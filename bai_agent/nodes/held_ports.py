@@ -1,4 +1,4 @@
-"""Ports that a node reserves for programs that it starts later, and for questions of other nodes' agents."""
+"""Ports that a node reserves for programs that it starts later, and for requests of other nodes' agents."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ log = logging.getLogger(__name__)
 
 
 def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
-    """Return a socket that reserves a port until a process of this node uses the port after the nodes have
-    met. While the socket is open, the kernel gives the port to no other process.
+    """Return a bound socket that reserves a port for a program that this node starts later. While the socket
+    is open, the kernel assigns the port to no other process.
 
     port: the wanted port; 0 for any free port. address: "" for all addresses of this machine. Raises OSError.
-    The socket does not listen, so that a server with SO_REUSEADDR, such as sshd and PyTorch's store, can
-    listen on the port: socket(7).
+    The socket does not listen. A server that sets SO_REUSEADDR, such as sshd or PyTorch's TCPStore, can
+    therefore listen on the same port: see socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,10 +32,10 @@ def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
 
 
 def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
-    """Return a socket on which this node's agent can answer other nodes. None if the socket cannot be opened;
-    this failure is logged.
+    """Return a bound socket on which this node's agent can answer requests of other agents. Logs a failure,
+    and returns None.
 
-    port: the port that an earlier agent of this node has published.
+    port: 0 for any free port, or the port that an earlier agent of this node has published.
     """
     try:
         return hold_port(port, address=address)
@@ -47,10 +47,11 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
 
 
 def answer_others(ctx: RunContext, others: NodeMonitor, *, key: bytes) -> None:
-    """Start to answer other nodes' questions and to accept their wakes, unless this agent already answers."""
+    """Start the server that answers other agents' requests and receives their wake-ups, unless the server
+    already runs."""
     if ctx.agent_port is None or ctx.answers:
         return
-    # A run of one node does not reach this import, so such a run starts sooner.
+    # A job of one node never imports this module, so such a job starts sooner.
     from bai_agent.peers.direct_question import AnswerPort
 
     ctx.answers = True

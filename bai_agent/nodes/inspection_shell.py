@@ -1,4 +1,4 @@
-"""An interactive shell in a run directory on this machine, with the environment of its benchmark."""
+"""An interactive shell in a run directory on this machine, with the benchmark's environment variables."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _OF_THE_RUN_ALONE = (
     "BENCHMARK_AI_FIFO_FILEPATH",
     "BENCHMARK_AI_FIFO_MAX_WAIT_TIME",
 )
-"""Variables of the benchmark's processes that a shell must not have. With these variables, the shell would be
-stopped together with the benchmark, and values that the shell emits would belong to the job."""
+"""Variables of the benchmark's processes that are removed from the shell's environment. With these variables,
+bai would stop the shell together with the benchmark, and would record the metrics that the shell emits."""
 
 
 def open_shell(folder: Path, *, rank: int) -> NoReturn:
-    """Become the caller's shell in the run directory `folder` of the node `rank`. Raises BaiError."""
+    """Replace this process by the caller's shell, in the run directory `folder` of node `rank`. Raises
+    BaiError."""
     rundir = RunDir(folder.absolute()).newest_generation()
     _require_own(rundir)
     job = read_job(rundir.job, checked=True).of_node(rank)
@@ -50,8 +51,8 @@ def open_shell(folder: Path, *, rank: int) -> NoReturn:
 
 
 def _require_own(rundir: RunDir) -> None:
-    """Raise BaiError unless the run directory belongs to the caller, because the variables of a run directory
-    could make a shell run programs."""
+    """Raise BaiError unless the run directory belongs to the caller. Variables in another user's run
+    directory could make the caller's shell run that user's programs."""
     try:
         owners = {each.lstat().st_uid for each in (rundir.path, rundir.job)}
     except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +64,7 @@ def _require_own(rundir: RunDir) -> None:
 
 
 def shell_environment(job: Job, rundir: RunDir, *, rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the benchmark's environment as an agent with the environment `base` would make it, but without
+    """Return the environment that an agent with the environment `base` would give to the benchmark, without
     secrets and without the variables that connect a process with the run."""
     secrets = job.benchmark.secrets
     sources = {each.partition(":")[2] for each in secrets.values() if each.startswith("env:")}

@@ -41,15 +41,16 @@ _SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 _LOOK_SECONDS = 1.0
 _LOOK_TOGETHER = 200
-"""Number of workers up to which each worker queries the store at the usual interval. With more workers, each
-worker queries less often, so that the requests per second do not grow."""
+"""Number of nodes up to which each worker checks the store at the usual interval. In larger jobs each worker
+checks less often, so that the store gets no more requests per second."""
 _READ_AT_ONCE = 16
 _DRIVER_SECONDS = 60.0
 """Seconds for NVIDIA's driver to report the number of GPUs."""
 
 
 def join(ctx: RunContext) -> None:
-    """Meet the other nodes, and write `peers.json` and the hostfile. A single node does not wait.
+    """Wait until all nodes have joined, and write `peers.json` and the hostfile. The node of a job of one
+    node does not wait.
 
     In an elastic job, the nodes in the files are the members of the first generation that begins with this
     node.
@@ -121,15 +122,15 @@ class Meeting:
         unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: time for which a node without heartbeats is awaited. stop: function that returns the reason
-        to end the run, if there is a reason. unreachable: function that returns why the coordinator cannot
-        reach one of these nodes; None if the coordinator reaches all."""
+        """limit: a node that has not joined and writes no heartbeat for this long is given up. stop: function
+        that returns the reason to end the run, or None. unreachable: function that returns why the
+        coordinator cannot reach one of the given nodes; None if the coordinator reaches all of them."""
         self._monitor, self._me = monitor, me
         self._attempt: AttemptRecord = monitor.attempt
         self._clock, self._stop, self._unreachable = clock, stop, unreachable
         self._limit = limit
         self._waited_for = dict.fromkeys(range(nodes), clock.monotonic())
-        """Time since when each rank is awaited, which is its last heartbeat or the start of this wait."""
+        """For each rank, the time of its last heartbeat, or the time at which this wait started."""
         self._said: dict[int, tuple[tuple[Version, str], Peer]] = {}
         """Published facts of each node that has joined, with their version."""
         together = 1 if monitor.is_coordinator else nodes
@@ -162,7 +163,8 @@ class Meeting:
         }
         self._read(joined)
         if len(joined) < len(self._waited_for):
-            # A node that has joined but is lost while other nodes are still pulling is also given up here.
+            # A node that joined and then stopped writing heartbeats, while other nodes are still pulling, is
+            # also given up here.
             self._give_up(sorted(self._waited_for.keys() - {self._me.rank}))
             return None
         if (settled := self._settled()) is not None:
@@ -171,7 +173,7 @@ class Meeting:
 
         members = Members(peers=tuple(self._said[rank][1] for rank in sorted(joined)), key=new_key())
         if (why := self._unreachable(members.peers)) is not None:
-            # No node has started anything yet.
+            # At this point no node has started a program of the benchmark.
             raise RunEndedError.of(Outcome.JOIN_FAILED, why)
         return members if self._attempt.write_members(members) else self._settled()
 
@@ -209,7 +211,8 @@ class Meeting:
         return members
 
     def _give_up(self, ranks: Sequence[int]) -> None:
-        """Raise RunEndedError if one of these nodes has written no heartbeat for the whole time."""
+        """Raise RunEndedError if one of the nodes `ranks` has written no heartbeat for longer than the
+        limit."""
         from bai_agent.peers.node_monitor import FRESH_SECONDS, never_joined
 
         for rank in ranks:
@@ -240,8 +243,8 @@ class Meeting:
 
 
 def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
-    """Return this node's information for the other nodes. Raises RunEndedError if the node lacks something
-    that the strategy needs."""
+    """Prepare this node for the strategy, and return the facts about the node that it publishes to the other
+    nodes. Raises RunEndedError if the node lacks something that the strategy needs."""
     from bai_agent.benchmark.node_setup import set_up_node
 
     try:
@@ -249,8 +252,8 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
             ctx.job,
             ctx.rundir,
             strategy.setup(ctx.job, ctx.node.rank),
-            # Each node of an elastic job may be the first node of one generation, and not a member of another
-            # generation.
+            # In an elastic job, any node can be the first node of one generation and can be missing in the
+            # next generation.
             serves=None if ctx.job.is_elastic else ctx.node.rank != COORDINATOR,
             may_install=ctx.node.instance_id is not None,
             scripts=ctx.scripts,
@@ -283,8 +286,8 @@ def _address(ctx: RunContext, strategy: Strategy) -> str:
 
 
 def _interface(address: str) -> str | None:
-    """Return the network interface whose first IPv4 address this is; None if no interface has this
-    address."""
+    """Return the name of the network interface whose first IPv4 address is `address`; None if no interface
+    has the address."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asked:
         for _, name in socket.if_nameindex():
             try:
@@ -298,10 +301,11 @@ def _interface(address: str) -> str | None:
 
 
 def _slots(ctx: RunContext) -> int:
-    """Return the number of processes on this node, which is a fixed number or the number of the node's GPUs.
+    """Return the number of benchmark processes on this node: the number from the descriptor, or one per GPU.
     A node without a GPU has one process.
 
-    Raises RunEndedError if the node's number of GPUs is not the planned number.
+    Raises RunEndedError if the number of GPUs of this node differs from the number that its instance type
+    has.
     """
     strategy = ctx.job.strategy
     if strategy.processes_per_node != "gpus":
@@ -317,8 +321,8 @@ def _slots(ctx: RunContext) -> int:
 
 
 def _gpus(ctx: RunContext) -> tuple[int, str]:
-    """Return the number of usable GPUs and the source of that number. A driver may hang, and a missing driver
-    reports no GPU."""
+    """Return the number of usable GPUs and the source of that number. The GPUs are counted on the PCI bus if
+    NVIDIA's driver is missing or does not answer in time."""
     deadline = ctx.clock.monotonic() + _DRIVER_SECONDS
     over = lambda: ctx.clock.monotonic() > deadline  # noqa: E731
     counted = call_with_deadline(lambda: Gpus().count, over=over, name="counting GPUs")

@@ -27,14 +27,15 @@ def peers_of(rundir: RunDir) -> tuple[Peer, ...]:
 
 
 def members_of(rundir: RunDir) -> Members:
-    """Return the nodes that met, and their key. Raises BaiError."""
-    # In a restarted job of one node, only the first generation has `peers.json`.
+    """Return the nodes that met, and the secret with which they sign requests to each other. Raises
+    BaiError."""
+    # After a restart of a job of one node, only the first generation's directory has `peers.json`.
     own = rundir if rundir.peers.exists() else rundir.of_generation(0)
     return read_members(read_json(own.peers) or {}, where=str(own.peers))
 
 
 def write_members(rundir: RunDir, members: Members) -> None:
-    """Write the list of nodes that have met, for `bai` and for the benchmark."""
+    """Write the nodes that have met to `peers.json` for `bai`, and to the hostfile for the benchmark."""
     make_folder(rundir.shim_folder, private=rundir.path)
     lines = [f"{peer.address} slots={peer.slots}\n" for peer in members.peers]
     write_atomic(rundir.hostfile, "".join(lines).encode())

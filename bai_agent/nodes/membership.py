@@ -1,7 +1,7 @@
-"""Lets a node become a member of the next generation of an elastic job. The node reports the end of the last
-generation, joins again if necessary, and waits.
+"""Lets a node become a member of the next generation of an elastic job. The node reports that its last
+generation ended, joins again if necessary, and waits until a generation begins.
 
-All reports can be repeated, so a restarted agent begins here again.
+A restarted agent repeats all of these reports, which does no harm.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _ASK_AGAIN_S = 30.0
-"""Pause after which a node that could not launch checks again (seconds)."""
+"""Pause after which a node that cannot launch the benchmark checks again whether it can (seconds)."""
 _SIGN_MARGIN_S = 1.5
 """Uncertainty of a heartbeat's age (seconds), because S3's times are whole seconds."""
 _NOTICE_S = 2.0
-"""Time after a spot notice in which the other nodes check for notices of their own (seconds)."""
+"""After the first spot notice, the leader waits this long for spot notices of other nodes (seconds)."""
 _STOP_MARGIN_S = 30.0
 """Time beyond the grace within which a member must have stopped its benchmark (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """This node's membership in a generation that begins."""
+    """A generation that begins with this node as a member."""
 
     newest: Newest
     beginning: Beginning
 
 
 def new_monitor(job: Job, attempt: AttemptRecord, *, node: int) -> ElasticMonitor:
-    """Return the monitor of the other nodes of an elastic job."""
+    """Return the monitor with which a node of an elastic job watches the other nodes."""
     limits = job.limits
     policy = Policy(
         restart=job.restart_policy,
@@ -97,10 +97,10 @@ def next_membership(
 ) -> Membership | None:
     """Wait until a generation begins with this node as a member; return None if this node's last generation was the job's last.
 
-    me: this node's address, if it must join. ended: the end of the last generation on this node.
-    find_problem: function that returns why nothing can be launched on this node; while there is a problem,
-    the other nodes continue without this node. keeps: function that returns whether the last checkpoint is
-    still being uploaded. Raises RunEndedError.
+    me: this node's address and ports, which it publishes if it must join. ended: how the last generation
+    ended on this node. find_problem: function that returns why this node cannot launch the benchmark, or "".
+    While there is a problem, the other nodes continue without this node. keeps: function that returns whether
+    this node is still uploading the last checkpoint. Raises RunEndedError.
     """
     elastic.end_here()
     words = _Words(elastic, me, ended, find_problem=find_problem, keeps=keeps, clock=ctx.clock)
@@ -128,8 +128,8 @@ def next_membership(
 
 
 def _late_beginning(elastic: ElasticMonitor, newest: Newest, me: Peer) -> Beginning | None:
-    """Return the beginning of a generation that runs without this node, with this node added after its
-    members. None if the benchmark does not admit nodes by itself."""
+    """Return the beginning of a generation that already runs without this node, with this node appended to
+    its members. None if the benchmark cannot add nodes while it runs."""
     begun = elastic.begun
     is_running = newest.word.runs and begun is not None and begun[0] == newest.number
     if not elastic.absorbs or elastic.is_member(newest) or not is_running or begun is None:
@@ -140,7 +140,7 @@ def _late_beginning(elastic: ElasticMonitor, newest: Newest, me: Peer) -> Beginn
 
 
 class _Words:
-    """The reports of a node that waits for a generation, each made once."""
+    """Publishes the reports of a node that waits for a generation. Each report is published once."""
 
     def __init__(
         self,
@@ -156,16 +156,17 @@ class _Words:
         self._find_problem, self._keeps, self._clock = find_problem, keeps, clock
         elastic.problem, self._asked_s = find_problem(), clock.monotonic()
         self._said: dict[int, bool] = {}
-        """Generations whose end was reported, each with whether its checkpoint was still being uploaded."""
+        """Generations whose end this node has reported. The value is whether the report said that the
+        checkpoint was still being uploaded."""
         self._joined_after: int | None = None
 
     def say(self, newest: Newest | None) -> None:
-        """Make the reports that are due. newest: the decision about a generation that has not run on this
-        node, if any. Raises StoreError."""
+        """Publish the reports that are due. newest: the newest decision, if it is about a generation that has
+        not run on this node. Raises StoreError."""
         elastic = self._elastic
         self._look_for_problem()
         if self._ended is not None and elastic.at is not None:
-            # The leader needs the time between the failure and this report.
+            # The leader computes the time of the failure from the time of this report.
             self._say_ended(elastic.at, replace(self._ended, keeps=self._keeps(), ended=now_ms()))
         if newest is None:
             if elastic.may_join_first:
@@ -177,7 +178,7 @@ class _Words:
             self._joined_after = newest.number
 
     def _look_for_problem(self) -> None:
-        """Check regularly whether the benchmark can be launched here again."""
+        """If this node cannot launch the benchmark, check regularly whether it can again."""
         now = self._clock.monotonic()
         if self._elastic.problem and now - self._asked_s > _ASK_AGAIN_S:
             self._elastic.problem, self._asked_s = self._find_problem(), now
@@ -195,7 +196,7 @@ class _Words:
 
 
 def own_peer(ctx: RunContext, *, port: int) -> Peer:
-    """Return this node's address for another generation."""
+    """Return this node's address and its ports for the next generation."""
     me = peer_of(peers_of(ctx.rundir), ctx.node.rank)
     agent_port = ctx.agent_port.getsockname()[1] if ctx.agent_port is not None else 0
     return replace(me, rank=me.node, port=port, agent_port=agent_port)
@@ -216,7 +217,7 @@ def begin(ctx: RunContext, elastic: ElasticMonitor, membership: Membership) -> N
     meet(ctx, elastic)
     port = peer_of(members.peers, ctx.node.rank).port
     if ctx.port is None or ctx.port.getsockname()[1] != port:
-        # A killed agent announced this port to the other nodes.
+        # An earlier agent of this node, which was killed, announced this port to the other nodes.
         try:
             ctx.port = hold_port(port)
         except OSError as error:
@@ -224,7 +225,8 @@ def begin(ctx: RunContext, elastic: ElasticMonitor, membership: Membership) -> N
 
 
 def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Store the members of this node's generation, and its own role."""
+    """Tell the context and the monitor which nodes are members of this generation, and which role this node
+    has."""
     members = members_of(ctx.rundir)
     ctx.role = role_of(ctx.job, peer_of(members.peers, ctx.node.rank), members.peers)
     elastic.serves = ctx.role is Role.SERVE
@@ -232,7 +234,8 @@ def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _tell(ctx: RunContext, newest: Newest) -> None:
-    """Record once the end of the previous generation, and the members of the next generation."""
+    """Add an event with the end of the previous generation and the members of the next generation, unless it
+    was added before."""
     if any(each.generation == newest.number for each in ctx.events.of(RestartEvent)):
         return
     word = newest.word
@@ -249,29 +252,30 @@ def _tell(ctx: RunContext, newest: Newest) -> None:
 
 
 def _require_part(newest: Newest, at: int | None) -> None:
-    """Raise RunEndedError if the job ended without this node."""
+    """Raise RunEndedError if the job ended while this node was not a member of the last generation."""
     if at == newest.number - 1:
         return
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
         raise RunEndedError.of(outcome, "This node waited for a generation until the job was over.")
-    # If the job failed, another node is the cause.
+    # This node did not run the last generation, so another node caused the job's failure.
     raise RunEndedError.of(outcome if outcome in FOR_ABSENT else Outcome.PEER_FAILED, newest.word.sentence)
 
 
 def _require_place(newest: Newest, *, node: int) -> None:
-    """Raise RunEndedError if this node was removed by scaling, because the part of the job of a removed node
-    is over."""
+    """Raise RunEndedError if the job was scaled down and this node was removed. A removed node has no further
+    part in the job."""
     if newest.word.why == Change.SCALED.value and node in newest.word.nodes:
         raise RunEndedError.of(Outcome.SUCCEEDED, "This node left because the job was scaled down.")
 
 
 def _not_launched(me: Peer, problem: str) -> GenerationEnd:
-    """Return the report of a member that cannot launch, so that the other nodes continue without this
-    member."""
+    """Return the report of a member that cannot launch the benchmark. The other nodes then continue without
+    this member."""
     return GenerationEnd(rank=me.node, outcome=Outcome.AGENT_ERROR.value, sentence=problem, ended=now_ms())
 
 
 def _nothing_left(me: Peer) -> GenerationEnd:
-    """Return the report of a generation that has not run on this node."""
+    """Return this node's report that a generation has ended, for a generation that has not run on this
+    node."""
     return GenerationEnd(rank=me.node, outcome=Outcome.PEER_FAILED.value, ended=now_ms(), port=me.port)

@@ -1,5 +1,5 @@
-"""Waits for services of other nodes without which a launch would fail. The services are SSH logins, and the
-server of a job."""
+"""Waits until services of other nodes are ready: their SSH servers, and the job's server under test. Without
+these services, a launch would fail."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from bai_agent.runtime.clock import call_with_deadline
 from bai_agent.runtime.stop import RunEndedError
 
 _LOGIN_S = 60.0
-"""Seconds for all nodes to start their sshd and accept our login."""
+"""Seconds within which all nodes must accept an SSH login of this node."""
 _LOGIN_TRY_S = 20.0
 _LOGINS_AT_ONCE = 32
 _LOGIN_PAUSE_S = 0.2
 _CONNECTION_TIMEOUT_S = 5.0
-"""Longest time of a connection without a probe (seconds)."""
+"""Timeout of a test connection to a server without a readiness probe (seconds)."""
 _CONNECTION_PERIOD_S = 1.0
-"""Time between two connections without a probe (seconds)."""
+"""Time between two test connections to a server without a readiness probe (seconds)."""
 _TICK_S = 0.1
 _READY = range(200, 400)
-"""Statuses of a server that is ready, which are those of Kubernetes:
+"""HTTP statuses that count as ready, which are the same as in Kubernetes:
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"""
 
 
 def wait_for_hosts(ctx: RunContext, order: Order) -> None:
-    """Return after `ssh` of the order's environment has run a command on each host of the order. Raises
-    RunEndedError."""
+    """Return after this node has run a command by `ssh` on each host of the order. Raises RunEndedError."""
     deadline = ctx.clock.monotonic() + _LOGIN_S
     over = threading.Event()
 
@@ -67,7 +66,7 @@ def wait_for_hosts(ctx: RunContext, order: Order) -> None:
 
 
 def _log_in(order: Order, peer: Peer) -> str | None:
-    """Return why a command could not be run on a node; None if it was run."""
+    """Return why no command could be run by `ssh` on a node; None if a command was run."""
     try:
         answer = ask(
             ["ssh", peer.address, "true"],
@@ -109,7 +108,7 @@ def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
 
 
 def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
-    """Wait for a moment, at most until shortly after the deadline. Raises RunEndedError."""
+    """Wait for this number of seconds, but at most until shortly after the deadline. Raises RunEndedError."""
     until = min(ctx.clock.monotonic() + seconds, deadline + _TICK_S)
     while True:
         ctx.watch.raise_reason()
@@ -129,15 +128,15 @@ def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float, deadli
     def over() -> bool:
         return ctx.clock.monotonic() > end or ctx.watch.reason() is not None
 
-    # The question runs on a thread, because a socket's timeout applies to each piece of an answer, and the
-    # pieces may arrive slowly.
+    # The request runs on a thread, because a socket's timeout applies to each piece of an answer. A server
+    # that sends small pieces slowly could exceed any total time.
     found = call_with_deadline(partial(look, timeout_s), over=over, name="server probe")
     return f"no answer within {round(allowed, 1):g} s" if found is None else found
 
 
 def _look(server: Server, peer: Peer) -> tuple[Callable[[float], str], str]:
-    """Return the function that queries the server once, with a timeout in seconds, and the function's
-    name."""
+    """Return a function that sends one readiness request with a timeout in seconds, and a description of the
+    request for messages."""
     probe, port = server.readiness_probe, server.ports[0]
     if probe is None:
         return partial(_connect, peer.address, port), f"a connection to {peer.address}:{port}"
@@ -163,8 +162,8 @@ def _get(probe: ReadinessProbe, address: str, port: int, path: str, timeout_s: f
 
     connection: http.client.HTTPConnection
     if probe.scheme.lower() == "https":
-        # The certificate is not verified, as in Kubernetes, because a server under test has a certificate of
-        # its own.
+        # The certificate is not verified, because a server under test usually has a self-signed certificate.
+        # Kubernetes does the same.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(address, port, timeout=timeout_s, context=context)

@@ -1,10 +1,10 @@
-"""Runs of `[repeat]` in which each node starts its own part. Before each run except the first, all nodes wait
-for the coordinator's decision.
+"""Synchronizes the runs of `[repeat]` if each node starts its own processes. Before each run except the
+first, all nodes wait for the coordinator's decision.
 
-A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. The node's
-agent reports to the job store that the node is ready. When all nodes are ready, no process of the previous
-run is left on any node, and the coordinator decides whether the next run begins. The decision is in the
-store, so a restarted agent finds the decision there instead of making a second decision.
+A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for the file `turn.json`. The
+node's agent then reports to the job store that the node is ready. When all nodes are ready, no process of the
+previous run is left on any node, and the coordinator decides whether the next run begins. The coordinator
+writes the decision to the store. A restarted coordinator reads that decision and does not decide again.
 
 The barrier works on a thread of its own, because the store may take long to answer.
 """
@@ -32,7 +32,8 @@ _LOOK_SECONDS = 0.2
 
 @contextmanager
 def run_barrier(ctx: RunContext) -> Iterator[None]:
-    """Pass on the permission to begin each run, if the nodes of the job start its runs together."""
+    """While the context is open, tell this node's shim when to begin each run, if all nodes of the job must
+    start each run together."""
     if ctx.job.repeat is None or not ctx.job.runs_together or ctx.monitor is None:
         yield
         return
@@ -73,7 +74,8 @@ class RunBarrier(Poller):
         """The nodes that have not reported that they are ready for the run. Used only by the coordinator."""
 
     def look(self) -> None:
-        """Publish this node's state, and pass on the permission. Raises BaiError if the store cannot be reached."""
+        """Publish whether this node is ready for the next run, and pass the coordinator's decision to this
+        node's shim. Raises BaiError if the store cannot be reached."""
         run = self._runs.look().ready
         if run is None or run == self._told:
             return
@@ -94,7 +96,7 @@ class RunBarrier(Poller):
         return not self._waits_for
 
     def _decide(self, run: int) -> bool | None:
-        """Return whether a run begins. None while the coordinator does not know whether the previous runs are
+        """Return whether a run begins. None until the analysis of the previous runs says whether they are
         enough."""
         repeat, done = self._repeat, self._runs.known.runs
         measured = run - repeat.warmup_runs

@@ -1,8 +1,10 @@
-"""Proposes a number of nodes for a job, by the hints of its benchmark: `[elastic] policy = "goodput"`.
+"""Proposes a number of nodes for a job from the hints of its benchmark, if the descriptor sets `[elastic]
+policy = "goodput"`.
 
-AdaptDL's first replica gives hints about its speed on other numbers of replicas. Each minute, a small program
-(`strategy/goodput.py`) gets the newest hints. The program runs in the benchmark's Python and as the
-benchmark's user, because only that Python has AdaptDL.
+AdaptDL's first replica sends hints from which the job's speed with other numbers of replicas can be computed.
+Each minute, a small program (`strategy/goodput.py`) gets the newest hints and computes the best number of
+nodes. The program runs in the benchmark's Python as the benchmark's user, because only that Python has
+AdaptDL.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from bai_agent.strategy import goodput
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
-"""Seconds between two queries of the program `strategy/goodput.py`."""
+"""Seconds between two runs of the program `strategy/goodput.py`."""
 _HINTS = "hints"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -90,8 +92,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """The program's answer, which has the wanted number of nodes, and the speed-up over one node of the
-    wanted and of the current number."""
+    """Output of the program `strategy/goodput.py`: the best number of nodes, and the speed-ups over one node
+    with the best and with the current number of nodes."""
 
     nodes: Annotated[int, Rule("a number of nodes", 1, 2**31)]
     speedup: Annotated[float, Rule("a speed-up", 0, math.inf)]
@@ -99,7 +101,8 @@ class _Answer:
 
 
 class GoodputPolicy:
-    """The numbers of nodes that one node proposes in one generation. Questions are asked on threads of their own."""
+    """Computes which number of nodes this node proposes in one generation. The program that computes the
+    number runs on a thread of its own."""
 
     def __init__(
         self,
@@ -113,25 +116,27 @@ class GoodputPolicy:
         pause_s: float,
         clock: Callable[[], float],
     ) -> None:
-        """find_nodes: function that queries the program; raises NoAnswerError. nodes, slots: the numbers in
-        this generation. least, most: the job's range of nodes. pause_s: shortest time between a proposal and
-        the start of the generation or the previous proposal."""
+        """find_nodes: function that runs the program and returns the best number of nodes; raises
+        NoAnswerError. nodes, slots: the numbers in this generation. least, most: the job's range of nodes.
+        pause_s: shortest time between two proposals, and between the start of the generation and the first
+        proposal (seconds)."""
         self._find_nodes, self._clock = find_nodes, clock
         self._generation, self._nodes, self._slots = generation, nodes, slots
         self._least, self._most, self._pause_s = least, most, pause_s
         self._changed_s, self._asked_s = clock(), -math.inf
-        """Time at which the generation began or the last proposal was made, and time of the last question."""
+        """`_changed_s`: time at which the generation began or the last proposal was made. `_asked_s`: time at
+        which the program last started."""
         self._thread: threading.Thread | None = None
         self._answer: int | None = None
         self._warnings: list[str] = []
 
     @property
     def is_asking(self) -> bool:
-        """Whether a query is still running."""
+        """Whether the program that computes the number of nodes is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def observe(self, hints: Hints | None) -> int | None:
-        """Return a number of nodes that is to be proposed; None if there is none. Asks the next question if it is due.
+        """Return a number of nodes to propose, or None. Starts the program again if a minute has passed.
 
         hints: the newest hints.
         """
@@ -150,7 +155,7 @@ class GoodputPolicy:
         return None
 
     def take_warnings(self) -> list[str]:
-        """Return warnings about wrong hints and answers since the last call."""
+        """Return the warnings about unusable hints and answers since the last call."""
         taken, self._warnings = self._warnings, []
         return taken
 
@@ -162,7 +167,7 @@ class GoodputPolicy:
             self._warn(f"AdaptDL's hints are ignored, as no number of nodes follows from them ({problem}).")
             return
         question = Question(hints=found, current=self._nodes, most=self._most, slots=self._slots)
-        # The query runs on a thread, because it may take long and the benchmark must be watched meanwhile.
+        # The program can take long, so it runs on a thread: the agent must watch the benchmark meanwhile.
         self._thread = threading.Thread(target=self._find, args=(question,), name="size-policy", daemon=True)
         self._thread.start()
 
@@ -206,13 +211,15 @@ def new_size_look(
 
 
 def _is_reported(ctx: RunContext, warning: str) -> bool:
-    """Return whether a warning with the same beginning was reported before, by any agent of this node."""
+    """Return whether this or an earlier agent of this node has already reported a warning with the same
+    beginning."""
     kind = warning.partition(" (")[0]
     return any(each.message.startswith(kind) for each in ctx.events.of(WarningEvent))
 
 
 def _nodes_wanted(ctx: RunContext, question: Question) -> int:
-    """Return the wanted number of nodes, which the benchmark's Python computes. Raises NoAnswerError."""
+    """Return the best number of nodes, which a program in the benchmark's Python computes. Raises
+    NoAnswerError."""
     try:
         env, user = benchmark_environment(ctx.job, ctx.rundir, scripts=ctx.scripts)
         python = find_python(ctx.job, env=env, cwd=working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts))
