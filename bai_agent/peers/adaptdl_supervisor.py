@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 MOST_HINT_BYTES = 64 * 1024
 _HERE = "127.0.0.1"
 _HOLD_S = 10.0
-"""Seconds for which a request waits until a generation begins."""
+"""Longest time for which a `discover` request waits until its generation begins (seconds)."""
 _JSON = "application/json"
 _TOKEN_BYTES = 16
 
 
 class AdaptdlSupervisor:
-    """Answers the requests of one node's replicas, on threads of its own."""
+    """HTTP server for the AdaptDL replicas of one node. The server runs on threads of its own."""
 
     def __init__(self, *, node: int, job_key: str, port: int = 0, hold_s: float = _HOLD_S) -> None:
         """job_key: `ADAPTDL_JOB_ID`. port: 0 for any free port. Raises OSError."""
@@ -66,7 +66,8 @@ class AdaptdlSupervisor:
         }
 
     def begin(self, generation: int, peers: Sequence[Peer]) -> None:
-        """Set the members of a generation, in the order of their ranks."""
+        """Set the newest generation and its members, in the order of their ranks. Waiting `discover` requests
+        are then answered."""
         with self._changed:
             self._generation = generation
             self._addresses = [peer.address for peer in peers for _ in range(peer.slots)]
@@ -78,17 +79,18 @@ class AdaptdlSupervisor:
 
     @property
     def hints(self) -> Hints | None:
-        """The last hints. None if no replica has given hints."""
+        """The hints that a replica sent last. None if no replica has sent hints."""
         return self._hints
 
     def take_warnings(self) -> list[str]:
-        """Return warnings about wrong requests since the last call. Each kind is reported once."""
+        """Return the warnings about invalid requests since the last call. Each kind of warning is returned
+        once."""
         with self._changed:
             taken, self._warnings = self._warnings, []
         return taken
 
     def is_for(self, job_key: str) -> bool:
-        """Return whether a request belongs to this job."""
+        """Return whether the job key of a request is the key of this job."""
         return hmac.compare_digest(job_key.encode(errors="replace"), self._job_key.encode())
 
     def discover(self, restart: int) -> Sequence[str] | None:
@@ -101,7 +103,7 @@ class AdaptdlSupervisor:
             return self._addresses if self._generation == restart else None
 
     def give_hints(self, content: bytes) -> bool:
-        """Store hints, and return whether they are usable."""
+        """Store a replica's hints. Return False if the hints are not a JSON object."""
         try:
             values = parse_json(content, where="hints")
             if not isinstance(values, dict):
@@ -125,8 +127,8 @@ class AdaptdlSupervisor:
 
 
 def start_supervisor(rundir: RunDir, *, node: int, job_id: str) -> AdaptdlSupervisor:
-    """Start the supervisor at the address that an earlier agent used, because running replicas know that address. Raises
-    OSError."""
+    """Start the supervisor on the port that an earlier agent of this node used, because running replicas send
+    their requests to that port. Raises OSError."""
     table = read_json(rundir.supervisor) or {}
     token, port = table.get("token"), table.get("port")
     if not (isinstance(token, str) and token.isalnum() and type(port) is int and 0 < port < 2**16):

@@ -1,13 +1,13 @@
-"""Direct questions between the agents of two nodes, on a port of their own. An agent asks whether the other
-agent is alive and reaches the job store.
+"""Requests that one node's agent sends directly to another node's agent, on a port of their own. The request
+asks whether the other agent is alive and reaches the job store.
 
-An agent also wakes another agent through this port. A woken agent checks the job store at once instead of
-some seconds later. Nothing depends on a wake.
+An agent can also wake another agent through this port. A woken agent checks the job store at once instead of
+some seconds later. If a wake-up is lost, the agent only notices the change later.
 
 A connection alone proves nothing, because the kernel also accepts connections for an agent that hangs.
-Therefore, an answer authenticates the asker's nonce with a key that only this job's nodes have. The
-coordinator generates the key, and `control/peers.json` contains it. A client without the key gets no answer.
-The server allows few connections, for a short time, and reads only short lines.
+Therefore, an answer signs the nonce of its request with a secret key that only this job's nodes have. The
+coordinator generates the key and publishes it to the nodes in `control/peers.json`. A client without the key
+gets no answer. The server accepts few connections, for a short time, and reads only short lines.
 """
 
 from __future__ import annotations
@@ -35,43 +35,45 @@ from bai_agent.light_dataclass import asdict, dataclass, field
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.0
-"""Seconds for a whole question, from the connection to the last byte of the answer."""
+"""Time limit of a whole request, from the connection to the last byte of the answer (seconds)."""
 _CONNECTIONS = 32
-"""Most connections at a time. A new connection replaces the oldest connection, so that silent clients do not
-block other clients."""
+"""Largest number of open connections. At this number, a new connection replaces the oldest one, so that
+silent clients do not block other clients."""
 _REQUEST_BYTES = 256
 _ANSWER_BYTES = 4096
 _TAKE_SECONDS = 0.003
-"""Seconds between two accepted connections, so that any number of connections hardly slows down the
-benchmark."""
+"""Pause between two accepted connections (seconds). The pause keeps a flood of connections from slowing down
+the benchmark."""
 _FULL_SECONDS = 0.1
-"""Seconds until the next accept if this process has no descriptor left."""
+"""Pause before the next `accept` after an `accept` failed, for example because too many files are open
+(seconds)."""
 _ASKED_AT_ONCE = 32
 _VERSION = b"bai-question-1"
 _WAKE = b"bai-wake-1"
 _NONCES = 1024
-"""Number of recent lines that are remembered, so that a replayed line does not wake the agent."""
+"""Number of recent wake-ups that are remembered, so that a replayed wake-up has no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAnswer:
-    """The answer of a living agent. Earlier versions ignore keys of later versions."""
+    """An agent's answer to a direct request. Agents ignore keys that their version does not know."""
 
     rank: Count
     store_s: Seconds
     """Seconds since the agent last reached the job store."""
     alone_s: Seconds
-    """Seconds since the agent last reached the store, or last learned that the other nodes do not reach it
-    either."""
+    """Seconds since the agent last reached the store, or last learned that the other nodes do not reach the
+    store either."""
 
 
 def new_key() -> bytes:
-    """Return a key for the nodes of one job."""
+    """Return a new random key with which the nodes of one job sign their requests to each other."""
     return secrets.token_bytes(32)
 
 
 def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAnswer | None:
-    """Return the answer of a node's agent. None if no agent with the key answers within `timeout_s` seconds."""
+    """Send a request to a node's agent and return its answer. None if no agent with the key answers within
+    `timeout_s` seconds."""
     if not peer.agent_port:
         return None
     deadline = time.monotonic() + timeout_s
@@ -98,8 +100,8 @@ def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAns
 
 
 def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
-    """Make a node's agent check the job store at once, if the agent can be reached within `timeout_s`
-    seconds."""
+    """Ask a node's agent to check the job store at once. Gives up without an error if the agent cannot be
+    reached within `timeout_s` seconds."""
     nonce = secrets.token_hex(16).encode()
     line = b"%s %s %s\n" % (_WAKE, nonce, _proof(key, b"wake", peer.node, nonce))
     with (
@@ -110,8 +112,8 @@ def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
 
 
 def wake_all(peers: Iterable[Peer], key: bytes) -> None:
-    """Wake all of these nodes, on threads of their own, so that nothing waits for a machine that does not
-    answer."""
+    """Wake the agents of these nodes. The requests run on other threads, so that the caller does not wait for
+    a machine that does not answer."""
     woken = [each for each in peers if each.agent_port]
 
     def wake_them() -> None:
@@ -126,7 +128,7 @@ def wake_all(peers: Iterable[Peer], key: bytes) -> None:
 def ask_all(
     peers: Iterable[Peer], ask_one: Callable[[Peer], PeerAnswer | None]
 ) -> dict[int, PeerAnswer | None]:
-    """Return the answers of these nodes, by number. All nodes are asked at the same time."""
+    """Send a request to each of these nodes, all at the same time. Return the answers by node number."""
     asked = list(peers)
     if not asked:
         return {}
@@ -142,7 +144,8 @@ class _Connection:
 
 
 class AnswerPort(threading.Thread):
-    """Answers the other nodes' questions on a bound socket, as long as the agent lives."""
+    """Server thread that answers the requests of other agents on a bound socket, as long as this agent
+    lives."""
 
     def __init__(
         self,
@@ -158,13 +161,13 @@ class AnswerPort(threading.Thread):
         self._held, self._rank, self._key = held, rank, key
         self._answer, self._woken = answer, woken
         self._nonces: deque[bytes] = deque(maxlen=_NONCES)
-        """Nonces of the lines that have woken this agent."""
+        """Nonces of the requests that have woken this agent."""
         self._open: dict[int, _Connection] = {}
-        """Open connections by descriptor, the oldest first."""
+        """Open connections by file descriptor, the oldest first."""
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Listen and answer. A failure is logged. Without answers, the other nodes only have this node's
+        """Start to listen and to answer. A failure is logged; the other nodes then see only this node's
         heartbeats."""
         try:
             self._held.setblocking(False)
@@ -210,8 +213,8 @@ class AnswerPort(threading.Thread):
         except BlockingIOError:
             return
         except OSError as error:
-            # There are too many open files, or the peer is already gone. The pause keeps the thread from using
-            # a whole CPU.
+            # This process has too many open files, or the client has already closed its connection. The pause
+            # keeps the thread from using a whole CPU.
             log.info("a question was not taken: %s", error)
             self._over.wait(_FULL_SECONDS)
             return
@@ -239,7 +242,8 @@ class AnswerPort(threading.Thread):
         self._close(state, selector)
 
     def _respond(self, line: bytes) -> bytes:
-        """Return the answer to one line. The answer is empty if the sender does not have the key."""
+        """Return the answer to one request line. The answer is empty for a wake-up, and if the sender does
+        not have the key."""
         version, _, rest = line.partition(b" ")
         nonce, _, proof = rest.partition(b" ")
         purpose = {_VERSION: b"ask", _WAKE: b"wake"}.get(version)
@@ -261,7 +265,7 @@ class AnswerPort(threading.Thread):
 
 
 def _proof(key: bytes, purpose: bytes, rank: int, *parts: bytes) -> bytes:
-    """Return the authentication code that proves that the writer of a line has the key, for this purpose and
-    this node."""
+    """Return an HMAC which proves that the sender of a line has the key. The HMAC covers the purpose of the
+    line, the node number and `parts`."""
     text = b" ".join((_VERSION, purpose, str(rank).encode(), *parts))
     return hmac.new(key, text, hashlib.sha256).hexdigest().encode()

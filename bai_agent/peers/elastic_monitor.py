@@ -1,10 +1,10 @@
-"""One node's view of an elastic job. The node writes heartbeats, reads the newest decision, and makes
+"""Runs one node's part in an elastic job. The node writes heartbeats, reads the newest decision, and makes
 decisions if it is the leader.
 
-The *leader* is the first member of the newest generation. The leader observes all nodes and decides; members
-only read `control/`. If a leader writes no heartbeat for `limits.peer_silence` and does not answer a direct
-question, the next living member becomes the leader. Each further member waits 20 s longer. Every decision is
-written once, and its content is binding for all, whichever node wrote it.
+The *leader* is the first member of the newest generation. The leader watches all nodes and decides; the other
+members only read `control/` in the store. If the leader writes no heartbeat for `limits.peer_silence` and
+does not answer a direct request, the next living member becomes the leader. Each further member waits 20 s
+longer. Every decision is written to the store only once, and all nodes obey it, whichever node wrote it.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from bai_agent.runtime.stop import StopReason
 log = logging.getLogger(__name__)
 
 _GLANCE_SECONDS = 0.25
-"""Seconds between two checks for a new request if the store is a folder, in which a check takes
+"""Seconds between two checks for a new scaling request if the store is a local folder. There, a check takes
 microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Newest(Decided):
-    """The newest decision about generations that this node knows."""
+    """The newest decision about generations that this node has read."""
 
     seen_s: float
     """Time at which this node read the decision (seconds of this node's clock)."""
     stop_s: float
-    """Time by which the processes of this node must be stopped for the decision (seconds of this node's
-    clock)."""
+    """Time at which this node must begin to stop its processes because of the decision (seconds of this
+    node's clock)."""
 
     @property
     def is_end(self) -> bool:
@@ -63,8 +63,8 @@ class Newest(Decided):
 
 
 class ElasticMonitor(NodeMonitor):
-    """One node's view of an elastic job. `observe` is called by its thread, all other methods by the run's
-    own thread."""
+    """Monitor of one node of an elastic job. The monitor's thread calls `observe`; the run's main thread
+    calls all other methods."""
 
     def __init__(
         self,
@@ -80,24 +80,25 @@ class ElasticMonitor(NodeMonitor):
         ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
         """desired: number of nodes with which the job begins. find_serving: function that returns the nodes
-        that only end when they are ordered to."""
+        that run servers, which end only when they are ordered to."""
         super().__init__(attempt, rank=node, limits=limits, clock=clock, ask=ask)
         self.absorbs = policy.absorbs
-        """Whether the benchmark itself adds new nodes and continues without lost nodes."""
+        """Whether the benchmark itself adds new nodes while it runs, and continues when nodes are lost."""
         self._leaders = SignAges(clock=clock)
         self.newest: Newest | None = None
         self.begun: tuple[int, Beginning] | None = None
-        """The newest generation that has begun, with its members."""
+        """Number of the newest generation that has begun, with its members."""
         self._unreadable = -1
-        """The newest generation whose beginning cannot be read."""
+        """Number of the newest generation whose `begin-<g>.json` cannot be read; -1 if there is none."""
         self.launched = -1
-        """The newest generation that all members may launch."""
+        """Number of the newest generation that the leader allows all members to launch; -1 if there is
+        none."""
         self.has_looked = False
         self.is_told = False
         """Whether the leader has reported that the job's result is written. False if this node leads, because
-        it may have to write the result again."""
+        a new leader may have to write the result again."""
         self.leads = False
-        """Whether this node decides for the job, and has observed all nodes."""
+        """Whether this node is the leader and has checked all nodes at least once as the leader."""
         self.at: int | None = None
         """The most recent generation that has begun on this node."""
         self._runs = False
@@ -107,31 +108,34 @@ class ElasticMonitor(NodeMonitor):
         self.shim_port = 0
         """Port of the shim of the generation that runs on this node. 0 if no generation runs."""
         self.waits_to_launch = False
-        """Whether this node has restored a checkpoint that other members may not have restored yet."""
+        """Whether this node has restored the checkpoint of its generation, and waits until all other members
+        have restored it."""
         self.cancelled = False
         self.problem = ""
         """Reason why this node cannot launch a generation. Empty if the node can launch."""
         self.seen: Callable[[], Sequence[str]] = tuple
-        """Function that returns the names of the required metrics that had a value on this node."""
+        """Function that returns the names of those required metrics of which this node has recorded a
+        value."""
         self.find_hints: Callable[[], Hints | None] = lambda: None
         """Function that returns the last hints of the benchmark on this node; None if there are no hints."""
         self._hints_put: Hints | None = None
         self._proposal: int | None = None
-        """Number of nodes that is to be proposed. None if nothing is to be proposed."""
+        """Number of nodes that this node will propose at its next check. None if it will propose nothing."""
         self._signed_s = clock()
         """Time of this node's last heartbeat."""
         self._leaving_until: float | None = None
         self._left = False
         self._told_restored = self._acknowledged = -1
-        """Generation of the restored checkpoint, and newest known planned decision, in this node's last
-        heartbeat."""
+        """`_told_restored`: generation whose checkpoint this node has reported as restored. `_acknowledged`:
+        planned decision that this node has reported as read. Each is -1 before the first report."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
-        """Folder of the requests for another number of nodes; None if the store is not a folder."""
+        """Folder in the store with users' requests for another number of nodes; None if the store is a
+        bucket."""
         self._requests_seen = _changed_at(self._requests)
-        """Time of the last request at the last check."""
+        """Modification time of the folder of requests at the last check (ns)."""
         self._introduced: Sequence[Peer] = ()
-        """Members of the newest generation when this node joined."""
+        """Members of the newest generation, if this node joined after that generation began."""
         self._silence_s: float | None = None
         self._all_silent = False
         self.leader = Leader(
@@ -157,22 +161,24 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def limits_runtime(self) -> bool:
-        # The time limit counts from the first generation, which this node may not have seen.
+        # The leader stops the job at its time limit. The limit counts from the first generation, in which
+        # this node possibly had no part.
         return False
 
     @property
     def is_over(self) -> bool:
-        """Whether the end of the job was read."""
+        """Whether this node has read the decision that the job ends."""
         return self.newest is not None and self.newest.is_end
 
     @property
     def is_away(self) -> bool:
-        """Whether the store has been unreachable for so long that this node must end."""
+        """Whether this node must end because it has not reached the store for too long."""
         return self.absence.away_too_long() is not None
 
     def goes_on_after(self, reason: StopReason) -> bool:
-        """Return whether this node waits for another generation after `reason` ended a generation here. The
-        node waits if a newer generation exists, or if the other nodes continued without this node."""
+        """Return whether this node waits for another generation after `reason` ended a generation here. True
+        if another node was the reason, unless the job has ended or the store has been unreachable for too
+        long."""
         is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
         return is_of_others and not (self.is_over or self.is_away)
 
@@ -181,12 +187,12 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def may_join_first(self) -> bool:
-        """Whether this node must report that it is ready before the first generation."""
+        """Whether this node must now join the job, because it has had part in no generation yet."""
         return self.at is None and self.has_looked and not self.has_joined
 
     def beginning_of(self, newest: Newest) -> Beginning | None:
-        """Return the beginning of the newest generation, with this node as a member; None if the generation
-        has not begun, or begins without this node."""
+        """Return the beginning of the newest generation. None if the generation has not begun, or if this
+        node is not a member."""
         begun = self.begun
         return (
             begun[1] if begun is not None and begun[0] == newest.number and self.is_member(newest) else None
@@ -201,7 +207,7 @@ class ElasticMonitor(NodeMonitor):
         super().end()
 
     def launch(self, *, shim_port: int) -> None:
-        """Record that the generation was launched on this node. shim_port: port of its shim."""
+        """Record that the benchmark was launched on this node. shim_port: port of the benchmark's shim."""
         self.shim_port = shim_port
         self.look_now()
 
@@ -211,7 +217,8 @@ class ElasticMonitor(NodeMonitor):
         self.look_now()
 
     def say_joined(self, me: Peer, *, after: int | None, boot: str) -> None:
-        """Publish this node's address and that no process of the benchmark runs on it. Raises StoreError."""
+        """Join the job: publish this node's address, and that no process of the benchmark runs on this node.
+        Raises StoreError."""
         self.attempt.join(me, after=after, boot=boot)
         self.has_joined = True
         self.tell()
@@ -222,7 +229,7 @@ class ElasticMonitor(NodeMonitor):
         self.tell()
 
     def tell(self) -> None:
-        """Wake the leader, because this node has written an object."""
+        """Wake the leader, because this node has written an object that the leader should read."""
         self.look_now()
         self._wake_leader()
 
@@ -232,11 +239,11 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def key(self) -> bytes | None:
-        """The nodes' key for direct questions. None until it is known."""
+        """Secret with which the nodes sign requests to each other. None until this node has read it."""
         return self._key
 
     def leave(self, seconds: float) -> None:
-        """Report that this node will lose its machine in `seconds` seconds."""
+        """Report at the next check that this node's machine will be terminated in `seconds` seconds."""
         if self._leaving_until is None:
             self._leaving_until = self._clock() + seconds
             self.look_now()
@@ -256,8 +263,8 @@ class ElasticMonitor(NodeMonitor):
         return StopReason(Outcome.PEER_LOST, sentence) if sentence is not None else None
 
     def change(self) -> StopReason | None:
-        """Return why the generation that runs here must end now because of a newer decision. None if it may
-        continue."""
+        """Return why the newest decision ends the generation that runs on this node. None if the generation
+        continues."""
         newest = self.newest
         if newest is None or self.at is None or newest.number <= self.at or self._clock() < newest.stop_s:
             return None
@@ -294,8 +301,8 @@ class ElasticMonitor(NodeMonitor):
         self._leaders.observe(control.leaders)
         if self._is_leader():
             self._lead(control)
-            # The other nodes are set only now, because a node that is new in this generation knew no other
-            # node before.
+            # `leads` becomes true only after all nodes were checked once, because a new leader has not
+            # watched the other nodes before.
             self.leads = True
             self.attempt.give_leader_sign(self._rank, sign)
         else:
@@ -306,8 +313,8 @@ class ElasticMonitor(NodeMonitor):
         self.has_looked = True
 
     def _say_leaving(self) -> bool:
-        """Report once that this node is about to lose its machine; return whether this call reported it.
-        Raises StoreError."""
+        """Report once that this node's machine is about to be terminated. Return whether this call wrote the
+        report. Raises StoreError."""
         if self.newest is None or self._leaving_until is None or self._left:
             return False
         left_s = max(0.0, self._leaving_until - self._clock())
@@ -343,7 +350,8 @@ class ElasticMonitor(NodeMonitor):
             self._hints_put = hints
 
     def propose(self, nodes: int) -> None:
-        """Propose a number of nodes for the job at the next check, if this node leads at that time."""
+        """Propose a number of nodes for the job. The monitor publishes the proposal at its next check, if
+        this node is the leader then."""
         self._proposal = nodes
         self.look_now()
 
@@ -355,10 +363,10 @@ class ElasticMonitor(NodeMonitor):
         self._proposal = None
 
     def _acknowledge(self, sign: Sign) -> bool:
-        """Report once that this node knows a decision for which all members stop together; return whether this
-        call reported it. Raises StoreError.
+        """Report once that this node has read a planned decision, for which all members stop together. Return
+        whether this call wrote the report. Raises StoreError.
 
-        sign: the last heartbeat.
+        sign: the heartbeat that this node wrote last.
         """
         newest = self.newest
         if newest is None or newest.stop_s <= self._clock() or self._acknowledged == newest.number:
@@ -375,8 +383,8 @@ class ElasticMonitor(NodeMonitor):
                 return
 
     def _introduce(self, control: Control) -> bool:
-        """After this node has joined, read the members and their key, so that this node can wake their
-        leader; return whether this call read them. Raises StoreError."""
+        """After this node has joined, read the members of the newest generation and their key, with which
+        this node can wake the leader. Return whether this call read them. Raises StoreError."""
         if self._key is not None or not self.has_joined or not control.begun:
             return False
         with suppress(RecordError):  # the generation never began
@@ -385,17 +393,18 @@ class ElasticMonitor(NodeMonitor):
         return self._key is not None
 
     def unfinished(self) -> set[int]:
-        """Return the living nodes whose part of the job has not ended, as far as this node knows."""
+        """Return the other nodes that are alive and have not finished their part of the job, as far as this
+        node knows."""
         return {each for each in self._known() if self._silent_s(each) <= self._silence_limit}
 
     def lost(self) -> set[int]:
-        """Return the nodes that have written no heartbeat for too long, and have not reported how they
+        """Return the other nodes that have written no heartbeat for too long and have not reported how they
         ended."""
         return self._known() - self.unfinished()
 
     def seen_by(self, nodes: Iterable[int]) -> set[str]:
-        """Return the required metrics that had a value on these nodes according to their last heartbeats.
-        Heartbeats that cannot be read are skipped."""
+        """Return the names of the required metrics of which these nodes have recorded values, according to
+        the last heartbeat of each. Heartbeats that cannot be read are skipped."""
         found: set[str] = set()
         for node in nodes:
             with suppress(BaiError):
@@ -435,14 +444,14 @@ class ElasticMonitor(NodeMonitor):
         self.launched = max(control.launches, default=-1)
 
     def _read_beginning(self, newest: Newest) -> None:
-        """Read the beginning of the newest generation, once. Raises StoreError."""
+        """Read the newest generation's `begin-<g>.json`, unless it was read before. Raises StoreError."""
         if newest.number in (self._unreadable, self.begun[0] if self.begun is not None else None):
             return
         try:
             begun = self.attempt.beginning(newest.number, members=newest.word.members)
             self.begun = (newest.number, begun)
         except RecordError as error:
-            # The leader starts another generation instead of an unreadable one.
+            # If a generation's file cannot be read, the leader starts another generation.
             log.warning("generation %d cannot begin: %s", newest.number, error)
             self._unreadable = newest.number
 
@@ -483,7 +492,8 @@ class ElasticMonitor(NodeMonitor):
         )
 
     def _is_lost(self, node: int) -> bool:
-        """Return whether a member that should lead is known to be lost before its time of silence is over."""
+        """Return whether a member that should be the leader is known to be lost, although it has not been
+        silent for `limits.peer_silence` yet."""
         newest = self.newest
         if newest is None or not newest.word.runs:
             return False
@@ -491,7 +501,7 @@ class ElasticMonitor(NodeMonitor):
             self.attempt,
             [each for each in self._peers if each.node == node],
             generation=newest.number,
-            # A generation that has ended on this node waits for a decision.
+            # If the generation has ended on this node, this node waits for the leader's decision.
             failed=self.at == newest.number and not self._runs,
             is_overdue=lambda each: self._leader_silent_s(each) > self._silence_limit / 2,
             ask=self._ask_directly,
@@ -499,19 +509,21 @@ class ElasticMonitor(NodeMonitor):
         return bool(found)
 
     def _leader_silent_s(self, node: int) -> float:
-        """Return for how long the node that should decide has neither written a heartbeat as the leader nor
-        answered directly (seconds)."""
+        """Return for how long a node has neither written a leader's heartbeat nor answered a direct request
+        (seconds)."""
         since_s = self.newest.seen_s if self.newest is not None else self._watching_since
         silent_s = self._quiet_s(node, self._leaders, since_s=since_s)
         return min(silent_s, self._clock() - self._watching_since)
 
     def _answers_as_leader(self, node: int) -> bool:
-        """Ask a silent leader directly before it is given up; return whether the leader answers."""
+        """Send a direct request to a silent leader before it is given up. Return whether the leader
+        answers."""
         found = [each for each in self._peers if each.node == node]
         return bool(self._answering(found))
 
     def _answering(self, peers: Sequence[Peer]) -> set[int]:
-        """Ask the silent nodes among these nodes; return the nodes that answer that they reach the store."""
+        """Send a direct request to each of these nodes. Return the nodes that answer that they reach the
+        store."""
         now = self._clock()
         answers = ask_all(peers, self._ask_directly)
         found = {
@@ -542,10 +554,11 @@ class ElasticMonitor(NodeMonitor):
             control, seen, newest, begun, signed_s=self._signed_s, cancelled=self.cancelled
         )
         if settled is not None or self.leader.has_begun:
-            # A put without an answer may have failed, so the object in the store counts.
+            # The write may have failed without an answer, so the object is read back from the store.
             self._read(self.attempt.control())
             self.wake(self.leader.peers)
-            # The next step may also be due, or another node leads now and waits for this node's confirmation.
+            # Check again at once: the next step is possibly due, or another node has become the leader and
+            # waits for this node's report.
             self.look_now()
         else:
             self._wake_waited_for()
@@ -558,7 +571,7 @@ class ElasticMonitor(NodeMonitor):
 
 
 def _changed_at(folder: Path | None) -> int:
-    """Return the time of a folder's last change (ns); 0 if the folder does not exist."""
+    """Return the modification time of a folder (ns); 0 if the folder does not exist."""
     with suppress(OSError):
         return folder.stat().st_mtime_ns if folder is not None else 0
     return 0

@@ -1,10 +1,10 @@
-"""Messages about generations between the nodes of a job with restarts, and the decisions of its coordinator.
+"""Messages with which the nodes of a fixed job agree on restarts, and the decisions of the coordinator.
 
 Each node reports in `ended/<rank>-<g>.json` that all of its processes of generation g have ended. As soon as
-the coordinator knows why g failed, it records in `control/generation-<g+1>.json` whether another generation
-follows. Processes that still run are then stopped. After all nodes have reported that they are ready and the
-pause is over, `control/begin-<g+1>.json` names the members with new ports. Both control files are written once,
-and their content is binding for all nodes, including the coordinator.
+the coordinator knows why generation g failed, it records in `control/generation-<g+1>.json` whether another
+generation follows. If another generation follows, each node stops the processes of g that still run. After
+all nodes have reported the end of g and the pause is over, `control/begin-<g+1>.json` names the members with
+their new ports. Both control files are written only once, and all nodes obey them, including the coordinator.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.runtime.stop import StopReason
 
 _REPORT_S = 1.0
-"""Seconds to wait for a launcher to end after one of its processes failed. Nodes that communicate with a failed process also fail, often
-at the same moment."""
+"""Nodes that communicate with a failed process also fail, often at the same moment. A node's heartbeat shows
+that the node has not failed only if written this long after the failure (seconds), because a launcher needs
+time to end."""
 
 
 class GenerationControl:
-    """One node's view of the generations. `look` is called by the thread that writes heartbeats, all other
-    methods by the run's own thread."""
+    """One node's knowledge of the generations of a job. The thread that writes heartbeats calls `look`; the
+    run's main thread calls all other methods."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class GenerationControl:
         lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
     ) -> None:
         """wake: function that makes other nodes check the store now. lived_since: function that returns
-        whether a node has written a heartbeat since that time of the clock."""
+        whether a node has written a heartbeat since a time of `clock`."""
         self._wake, self._lived_since = wake, lived_since
         self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
         self._peers: tuple[Peer, ...] = ()
@@ -54,12 +55,13 @@ class GenerationControl:
         self._key: bytes | None = None
         self._at = _Place(0, Ledger())
         self.is_held: Callable[[], bool] = lambda: False
-        """Function that returns whether the next generation must not begin yet, because this node is still
-        saving that generation's checkpoint."""
+        """Function that returns whether this node is still saving the last checkpoint. While it returns true,
+        the coordinator does not let the next generation begin."""
 
     @property
     def decision(self) -> NextGeneration | None:
-        """The decision about what follows this generation. None until the decision is known."""
+        """The decision whether another generation follows this generation. None until the decision is
+        known."""
         return self._at.decision
 
     @property
@@ -69,18 +71,19 @@ class GenerationControl:
 
     @property
     def ended(self) -> frozenset[int]:
-        """The nodes that have reported the end of all their processes of this generation, as the coordinator
-        last saw them."""
+        """The nodes whose processes of this generation have all ended, according to the reports that the
+        coordinator has read."""
         return frozenset(self._at.ends)
 
     def met(self, members: Members, *, serving: frozenset[int]) -> None:
-        """Set the members. serving: nodes that only end if they are ordered to."""
+        """Set the nodes of the job. serving: nodes that run servers, which end only when they are ordered
+        to."""
         self._peers, self._key, self._serving = members.peers, members.key, serving
 
     @property
     def is_changing(self) -> bool:
-        """Whether the next check is due soon, because another generation follows or a failure waits for the other
-        nodes."""
+        """Whether the store must be checked more often now, because another generation is about to begin or
+        the coordinator waits for reports about a failure."""
         at = self._at
         return (
             (at.decision.runs and at.members is None) if at.decision is not None else at.failed_s is not None
@@ -96,21 +99,22 @@ class GenerationControl:
         self._wake([each for each in self._peers if each.rank == COORDINATOR])
 
     def wait(self) -> None:
-        """Record that this node's part of the generation is over, so that a decision that ends the generation
-        is no longer a reason to stop."""
+        """Record that this generation has ended on this node. A decision that ends the generation is then no
+        longer a reason to stop."""
         self._at.waits = True
 
     def reason(self) -> StopReason | None:
-        """Return why this generation must end on this node, if another generation follows; None otherwise."""
+        """Return why this generation must end on this node. None unless the coordinator has decided that
+        another generation follows."""
         at = self._at
-        # Before the nodes have met, this node's generation is unknown.
+        # Before the nodes have met, this node does not know in which generation it is.
         if not self._peers or at.waits or at.decision is None or not at.decision.runs:
             return None
         return StopReason(Outcome.PEER_FAILED, at.decision.sentence)
 
     def look(self, control: Control) -> None:
-        """Read the settled decision. If this node is the coordinator, settle the decision. Raises
-        BaiError."""
+        """Read the coordinator's decision. If this node is the coordinator, make the decision as soon as
+        possible. Raises BaiError."""
         at = self._at
         following = at.generation + 1
         try:
@@ -144,8 +148,8 @@ class GenerationControl:
             self._wake(self._peers)
 
     def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
-        """Return whether a node without a reported end may have failed before the first known failure,
-        because the node has written no heartbeat since."""
+        """Return whether another node possibly failed before the first known failure. A node is excluded if
+        it has reported its end or has written a heartbeat since."""
         if cause is None:
             return False
         if at.failed_s is None:
@@ -185,8 +189,8 @@ class GenerationControl:
         )
 
     def _observation(self, at: _Place, cause: NodeOutcome | None) -> GenerationObservation:
-        """Return the observation for the decision. A process that fails because of another failure is not
-        counted separately."""
+        """Return the observation on which the decision is based. Only the first failure counts as a failure,
+        because the others may be its consequences."""
         ranks = [each.rank for each in self._peers]
         computing = [each for each in ranks if each not in self._serving]
         done = all(each in at.ends and at.ends[each].outcome == Outcome.SUCCEEDED.value for each in computing)
@@ -205,7 +209,7 @@ class GenerationControl:
 
 
 class _Place:
-    """A node's current generation, and what is known about how that generation ended."""
+    """A node's current generation, and what the node knows about its end."""
 
     def __init__(self, generation: int, ledger: Ledger) -> None:
         self.generation = generation

@@ -1,5 +1,5 @@
-"""Starts a generation for the leader, after the previous generation has stopped and its last checkpoint is
-saved."""
+"""The leader's steps to start a generation, after the previous generation has stopped and its last checkpoint
+is saved."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from bai_agent.peers.node_monitor import SIGN_SECONDS
 from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
 
 _UNSHARED_S = 60.0
-"""Seconds after a node's last heartbeat in which the node may still write to a folder that all nodes
-share."""
+"""A node without heartbeats is assumed to write no more files to a shared folder after this time plus
+`limits.grace` (seconds)."""
 
 
 class GenerationStart:
-    """Does the next step for the newest generation. The only state is objects that are written once."""
+    """Takes the next step towards the start of the newest generation. All state is in objects of the store
+    that are written only once."""
 
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
         self.has_begun = False
-        """Whether the last check let a generation begin or launch, or let the previous generation stop."""
+        """Whether the last check allowed a generation to begin or to launch, or told the previous generation
+        to stop."""
         self._launched = -1
 
     def go_on(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
-        """Let the newest generation begin or launch, if that generation is ready. Raises BaiError."""
+        """Allow the newest generation to begin or to launch, if all conditions are met. Raises BaiError."""
         if self._reports.begun is None:
             self._let_stop(newest, control)
             self._begin(newest, signs, control)
@@ -35,8 +37,8 @@ class GenerationStart:
             self._launch(newest.number, control)
 
     def _let_stop(self, newest: Decided, control: Control) -> None:
-        """Let all members of the previous generation stop, after each member has seen a planned decision.
-        Raises BaiError."""
+        """Tell all members of the previous generation to stop, after each member has reported that it has
+        read the planned decision. Raises BaiError."""
         number, word = newest.number, newest.word
         before = self._reports.decisions.get(number - 1)
         if not word.planned or before is None or not before.runs or number in control.seen_by_all:
@@ -47,8 +49,8 @@ class GenerationStart:
             self.has_begun = True
 
     def _begin(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
-        """Let a generation begin if all its members are ready and nothing else must be awaited. Raises
-        BaiError."""
+        """Allow a generation to begin if all its members are ready, the pause is over and the last checkpoint
+        is saved. Raises BaiError."""
         number, word = newest.number, newest.word
         is_ready = all(self._reports.is_ready(each, number) for each in word.members)
         is_due = is_ready and self._reports.age_s(newest.put) >= word.backoff_seconds
@@ -61,13 +63,14 @@ class GenerationStart:
         self.has_begun = True
 
     def _launch(self, number: int, control: Control) -> None:
-        """Let all members launch a generation after each member has its checkpoint. Raises BaiError."""
+        """Allow all members to launch a generation after each member has restored the checkpoint. Raises
+        BaiError."""
         if number in control.launches or self._launched >= number or self._reports.begun is None:
             return
         until_s = self._ctx.clock() + SIGN_SECONDS
         for each in self._reports.begun.members.peers:
-            # Reading the reports of many members takes several checks, between which this node writes its own
-            # heartbeat.
+            # With many members, the reports are read in several checks, because this node must write its own
+            # heartbeat in between.
             if not self._reports.has_restored(each.node, number) or self._ctx.clock() > until_s:
                 return
         self._ctx.attempt.launch_generation(number)
@@ -80,8 +83,8 @@ class GenerationStart:
         return replace(peer, rank=rank, node=node, port=port)
 
     def _key(self) -> bytes:
-        """Return the nodes' key for direct questions, which is the key of earlier generations, or a new key
-        in the first generation."""
+        """Return the secret with which the nodes sign requests to each other: that of earlier generations, or
+        a new one in the first generation."""
         begun = self._reports.ran[1]
         return (begun.members.key if begun is not None else None) or new_key()
 
@@ -98,8 +101,8 @@ class GenerationStart:
         return found.name if found is not None else None
 
     def _waits_for_checkpoint(self, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a member of the last generation that ran may still write or upload its last
-        checkpoint."""
+        """Return whether a member of the last generation that ran is possibly still writing or uploading its
+        last checkpoint."""
         number, begun = self._reports.ran
         if self._ctx.checkpoint is None or begun is None:
             return False
@@ -109,8 +112,8 @@ class GenerationStart:
         return self._may_keep(members[0], number, signs, control)
 
     def _may_write(self, node: int, number: int, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a node may still write files of a generation into the folder that all nodes
-        share."""
+        """Return whether a node is possibly still writing files of a generation into the folder that all
+        nodes share."""
         has_joined_again = node in self._reports.joined and self._reports.has_joined_after(node, number)
         if has_joined_again or self._reports.has_ended(node, number):
             return False
@@ -119,8 +122,8 @@ class GenerationStart:
         return is_recent and self._stops(number, control, late_s=limit_s)
 
     def _may_keep(self, node: int, number: int, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a node may still store the last checkpoint of a generation. A checkpoint that a
-        silent node stores later is ignored."""
+        """Return whether a node is possibly still storing the last checkpoint of a generation. A checkpoint
+        that a silent node stores later is ignored."""
         has_said_all = node in self._reports.outcomes and self._reports.outcomes[node][1].complete
         if self._ctx.silent_s(node) > self._ctx.policy.silence_s or has_said_all:
             return False
@@ -132,15 +135,15 @@ class GenerationStart:
         return self._stops(number, control)
 
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
-        """Return whether a generation may still run on a node that does not report on that generation,
-        because the next decision is too recent for the node to have stopped."""
+        """Return whether a generation is possibly still running on a node that has not reported its end. True
+        if the next decision is too recent for the node to have stopped."""
         limit_s = self._ctx.policy.stop_s + (
             TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0
         )
         return self._reports.age_s(control.generations[number + 1]) < limit_s + late_s
 
     def _has_time_left(self, node: int, signs: SignsSeen) -> bool:
-        """Return whether a node that is leaving still has its machine."""
+        """Return whether the machine of a leaving node has not been terminated yet."""
         leaving = self._reports.leaving(node, signs)
         try:
             left_s = self._ctx.attempt.leaving_node(node).seconds

@@ -1,4 +1,5 @@
-"""The leader's observation of all nodes of an elastic job, on which its decisions are based."""
+"""Collects what the leader of an elastic job knows about all nodes. The leader decides from this
+observation."""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ class JobObserver:
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
         self.waited_for: Sequence[Peer] = ()
-        """Suspected members whose next heartbeat the leader waits for after a failure."""
+        """Members that possibly failed before the first known failure. The leader waits for their next
+        heartbeats."""
         self.dismissed: set[int] = set()
         """Nodes that the leader has told to end."""
         self._since_s = ctx.clock()
         self._waited_for: dict[int, float] = {}
-        """Time since when each node is awaited before the first generation, which is its last heartbeat."""
+        """Before the first generation: time of each node's last heartbeat, from which `limits.join`
+        counts."""
         self._machines: int | None = None
-        """Number of machines that were launched. None if unknown."""
+        """Number of machines that were launched for the job. None if unknown."""
 
     def observe(
         self,
@@ -76,12 +79,14 @@ class JobObserver:
         )
 
     def _is_scaled(self, newest: Decided | None) -> bool:
-        """Return whether a request for another number of nodes is newer than the newest decision."""
+        """Return whether a user has requested another number of nodes since the newest decision."""
         return newest is not None and self._reports.requested_ms > newest.put[0]
 
     def _launched_s(self, generation: int, control: Control) -> float:
-        """Return the seconds since a generation was launched; 0 if it was not launched."""
-        # Members with a checkpoint launch together, after each member has restored the checkpoint.
+        """Return the seconds since the members were allowed to launch a generation; 0 if they were not
+        allowed to yet."""
+        # In a job with [checkpoint], the members launch together, after each member has restored the
+        # checkpoint.
         launched = control.begun if self._ctx.checkpoint is None else control.launches
         if generation not in launched:
             return 0.0
@@ -102,15 +107,15 @@ class JobObserver:
         )
 
     def _ask_silent(self, members: Sequence[int]) -> None:
-        """Ask silent members directly before they are given up."""
+        """Send a direct request to each silent member before it is given up."""
         silent = [each for each in members if self._ctx.silent_s(each) > self._ctx.policy.silence_s]
         found = [self._reports.joined[each][1].peer for each in silent if each in self._reports.joined]
         if found:
             self._ctx.answering(found)
 
     def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
-        """Return the members. Members that are known to be lost before their time is over count as silent for
-        long enough."""
+        """Return the members. A member that is found to be lost early is returned as if it had been silent
+        for the whole of `limits.peer_silence`."""
         failed = (each.end.ended_s for each in members if each.end is not None and each.has_failed)
         failed_s = max(failed, default=None)
         running = [each for each in members if each.end is None and each.node in self._reports.joined]
@@ -131,7 +136,7 @@ class JobObserver:
         others = [each for each in running if each.node not in lost]
         if failed_s is not None:
             self.waited_for = self._reports.peers_of(each for each in suspects if each in others)
-        # Losses within `SETTLE_S` count as one change.
+        # Several losses within `SETTLE_S` cause one new generation, not several.
         near = find(others, half_s - SETTLE_S) if lost and failed_s is not None else ()
         least_s = {
             **dict.fromkeys(near, self._ctx.policy.silence_s - SETTLE_S + _A_LITTLE_S),
@@ -140,11 +145,11 @@ class JobObserver:
         return [replace(each, silent_s=max(each.silent_s, least_s.get(each.node, 0.0))) for each in members]
 
     def _with_late(self, members: list[Member], generation: int, control: Control) -> list[Member]:
-        """Return the members. After `limits.pull_timeout`, members without the checkpoint of a generation that
-        begins count as late. Raises StoreError."""
+        """Return the members. After `limits.pull_timeout` plus the time to stop, members that have not
+        restored the checkpoint of a beginning generation are marked as late. Raises StoreError."""
         if self._ctx.checkpoint is None or generation in control.launches or generation not in control.begun:
             return members
-        # Members end the restore by themselves within this time, unless they hang.
+        # Members end a restore by themselves within this time, unless they hang.
         limit_s = self._ctx.limits.pull_timeout.total_seconds() + self._ctx.policy.stop_s
         late_s = self._reports.age_s(control.begun[generation]) - limit_s
         if late_s <= 0:
@@ -155,11 +160,12 @@ class JobObserver:
         ]
 
     def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
-        """Return whether a member's ports must be tested, because it is silent or a failure waits for its next
-        heartbeat."""
+        """Return whether a member's ports must be tested. True if the member is silent, or if it has written
+        no heartbeat since the first known failure."""
         if failed_s is None:
             return running.silent_s > half_s
-        # As in the decision, a heartbeat within `look_s` of the failure proves nothing.
+        # A heartbeat within `look_s` of the failure does not show that the member survived. The decision uses
+        # the same margin.
         return running.silent_s > half_s or (
             running.lived_s(now_s=self._ctx.clock()) <= failed_s + self._ctx.policy.look_s
         )
@@ -167,7 +173,7 @@ class JobObserver:
     def _member(
         self, node: int, stage: Stage, number: int, newest: Decided | None, signs: SignsSeen
     ) -> Member:
-        # A member that cannot launch the newest generation reports this before the generation begins.
+        # A member that cannot launch the newest generation reports its end before the generation begins.
         ends = stage in (Stage.RUNNING, Stage.CHANGING)
         end = self._member_end(node, number) if ends else self._final_end(node)
         leaving = self._reports.leaving(node, signs)
@@ -186,12 +192,12 @@ class JobObserver:
         )
 
     def _member_end(self, node: int, number: int) -> MemberEnd | None:
-        """Return how a generation ended on a node, by the store's clock."""
+        """Return how and when a generation ended on a node. The time is computed from the store's clock."""
         found = self._reports.ends.get((node, number))
         if found is None:
             return self._final_end(node)
         put, end = found
-        # Both times are measured by the node's own clock.
+        # `failed` and `ended` are both measured by the node's own clock.
         late_ms = max(0, (end.ended or 0) - end.failed) if end.failed is not None else 0
         return MemberEnd(
             outcome=Outcome(end.outcome),
@@ -201,12 +207,13 @@ class JobObserver:
         )
 
     def _final_end(self, node: int) -> MemberEnd | None:
-        """Return the end of a node's whole part of the job; None if the part has not ended."""
+        """Return how a node's whole part of the job ended; None if the part has not ended."""
         found = self._reports.outcomes.get(node)
         if found is None:
             return None
         outcome = Outcome(found[1].outcome)
-        # The node's part of the job is over, so it is no longer a candidate, whatever its outcome.
+        # A node whose part of the job has ended cannot become a member again, even if its benchmark
+        # succeeded.
         gone = Outcome.INTERRUPTED if outcome in (Outcome.SUCCEEDED, Outcome.PEER_FAILED) else outcome
         benchmark = found[1].benchmark
         return MemberEnd(
@@ -217,10 +224,10 @@ class JobObserver:
         )
 
     def _with_absorbed(self, members: list[Member]) -> list[Member]:
-        """Return the members. If the benchmark absorbs losses, a node whose processes failed remains a member as long as its agent
-        lives.
+        """Return the members. If the benchmark continues without lost nodes, a node whose processes failed
+        remains a member as long as its agent lives.
 
-        A member whose processes failed is ready for the next generation.
+        Such a member can take part in the next generation.
         """
         if not self._ctx.policy.absorbs:
             return members
@@ -233,7 +240,8 @@ class JobObserver:
         return replace(member, end=None)
 
     def _with_served(self, members: list[Member]) -> list[Member]:
-        """Return the members. If all computing members have succeeded, serving members count as successful."""
+        """Return the members. If all members that compute have succeeded, members that run servers count as
+        successful."""
         begun = self._reports.begun
         serving = set(self._ctx.find_serving(begun.members.peers)) if begun is not None else set()
         if not serving or not all(each.has_succeeded for each in members if each.node not in serving):
@@ -244,7 +252,7 @@ class JobObserver:
         ]
 
     def _waiting(self, members: Collection[int]) -> list[Waiting]:
-        """Return the nodes that have joined or failed to join, but are not members."""
+        """Return the nodes that have joined, or failed before they joined, and are not members."""
         others = sorted({*self._reports.joined, *self._reports.outcomes} - set(members))
         return [found for each in others if (found := self._waits(each)) is not None]
 
@@ -264,7 +272,7 @@ class JobObserver:
         return Waiting(node=node, joined_s=self._reports.age_s(self._reports.joined[node][0][0]))
 
     def _coming(self, signs: SignsSeen) -> list[int]:
-        """Return the nodes that are still awaited before the first generation."""
+        """Return the nodes for which the first generation still waits."""
         now, found = self._ctx.clock(), []
         for node in range(self._places()):
             if node in signs.nodes and self._ctx.silent_s(node) <= FRESH_SECONDS:
@@ -276,7 +284,8 @@ class JobObserver:
         return found
 
     def _places(self) -> int:
-        """Return the number of nodes that may join. EC2 may have launched fewer machines than desired."""
+        """Return the number of nodes that can join. The number is lower than desired if EC2 launched fewer
+        machines."""
         if self._machines is None:
             with suppress(RecordError):
                 self._machines = self._ctx.attempt.launched_machines()

@@ -39,14 +39,14 @@ from bai_agent.peers.node_monitor import never_joined
 from bai_agent.peers.node_reports import Decided, LeaderContext, NodeReports
 
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
-"""Reasons of changes without a lost node."""
+"""Reasons for a new generation that are not the loss of a node."""
 _TOLD = (Change.BROKE, Change.NOT_RESTORED)
-"""Changes about which a node may have reported details."""
+"""Reasons for a new generation about which nodes can report a sentence of their own."""
 
 
 class Leader:
-    """Decides for an elastic job if this node leads. A leader caches only data that never changes, and reads
-    everything else at each check, so that any node can take over."""
+    """Decides for an elastic job while this node is the leader. A leader caches only data that never changes
+    and reads everything else at each check. Any other node can therefore take over."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -54,13 +54,14 @@ class Leader:
         self._observer = JobObserver(self._reports, ctx)
         self._start = GenerationStart(self._reports, ctx)
         self.waits = False
-        """Whether a reason for a decision is known but the leader still waits for further reports."""
+        """Whether the leader has a reason for a new decision, but still waits for further reports."""
         self.waited_for: Sequence[Peer] = ()
         """The members whose next heartbeat the leader waits for."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether the last check let a generation begin or launch, or let the previous generation stop."""
+        """Whether the last check allowed a generation to begin or to launch, or told the previous generation
+        to stop."""
         return self._start.has_begun
 
     @property
@@ -75,7 +76,7 @@ class Leader:
 
     @property
     def outcomes(self) -> Sequence[NodeOutcome]:
-        """The outcomes of these nodes."""
+        """The outcomes of the nodes whose part of the job has ended, in the order of the node numbers."""
         return [each for _, (_, each) in sorted(self._reports.outcomes.items())]
 
     @property
@@ -115,10 +116,10 @@ class Leader:
         signed_s: float,
         cancelled: bool,
     ) -> NextGeneration | None:
-        """Check all nodes and do the next step. Returns the settled decision, if a decision was settled.
+        """Check all nodes and take the next step. Return the new decision if this check made one, else None.
         Raises BaiError.
 
-        signed_s: time of this node's own last heartbeat in `signs`.
+        signed_s: time by `clock` at which this node wrote its own last heartbeat in `signs`.
         """
         self._start.has_begun, self.waited_for = False, ()
         own = signs.nodes.get(self._ctx.node)
@@ -146,7 +147,7 @@ class Leader:
         return None
 
     def _wait(self, seen: GenerationObservation) -> None:
-        """Record whether a decision is pending, and for which nodes the leader waits."""
+        """Record whether the leader is about to make a decision, and for which nodes' reports it waits."""
         leaving = [each for each in seen.members if each.leaving_s is not None]
         joins = any(each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
         self.waits = bool(leaving) or joins or any(each.has_failed for each in seen.members)
@@ -155,8 +156,8 @@ class Leader:
             self.waited_for = self._reports.peers_of(others)
 
     def _begin_anew(self, newest: Decided) -> NextGeneration | None:
-        """If the beginning of the newest generation cannot be read, settle another generation with the same members. Raises
-        BaiError."""
+        """If the newest generation's `begin-<g>.json` cannot be read, decide that another generation with the
+        same members follows. Raises BaiError."""
         number, word = newest.number, newest.word
         try:
             self._ctx.attempt.beginning(number, members=word.members)
@@ -166,26 +167,26 @@ class Leader:
         return None  # the next check reads it
 
     def propose(self, nodes: int) -> None:
-        """Propose a number of nodes, unless a user has requested a number or the job already has this number
-        as its goal. Raises StoreError."""
+        """Publish a proposed number of nodes, unless a user has requested a number or the number is already
+        the job's target. Raises StoreError."""
         policy, reports = self._ctx.policy, self._reports
         is_requested = any(map(policy.allows, reports.requests.values()))
         if policy.takes_proposals and policy.allows(nodes) and not is_requested and nodes != reports.desired:
             self._ctx.attempt.propose_size(ScaleRequest(desired=nodes, by="goodput", time=now_ms()))
 
     def see_ends(self, control: Control) -> None:
-        """Read the outcomes of all nodes after the end of the job is decided. Raises BaiError."""
+        """Read the outcomes of all nodes, after the decision to end the job. Raises BaiError."""
         self._reports.read(control, self._ctx.attempt.ends_seen())
 
     def all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmarks of all other members have printed nothing for this time."""
+        """Return whether the benchmarks of all other members have printed nothing for `silence_s` seconds."""
         if self._reports.begun is None:
             return False
         others = [each.node for each in self._reports.begun.members.peers if each.node != self._ctx.node]
         return all(self._ctx.attempt.silent_s(each) >= silence_s for each in others)
 
     def _publishable(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
-        """Return the decision in the form in which it is published to all nodes; None if the decision is not
+        """Convert a decision to the record that is published to all nodes. None if the decision is not
         published."""
         if isinstance(decision, EndJob):
             outcome, sentence = self._end_of_job(decision, seen)
@@ -214,7 +215,7 @@ class Leader:
     def _end_of_generation(
         self, decision: StartGeneration | Park, seen: GenerationObservation
     ) -> tuple[Outcome, str]:
-        """Return the outcome of the previous generation, and a sentence about it."""
+        """Return the outcome of the generation that the decision ends, and a sentence about that outcome."""
         cause = self._cause(seen, decision.nodes) if decision.why in (Change.FAILED, *_TOLD) else None
         if cause is not None and decision.why is Change.FAILED:
             return _verdict(cause)
@@ -224,7 +225,7 @@ class Leader:
         return outcome, f"{sentence[0].upper()}{sentence[1:]}{more}"
 
     def _end_of_job(self, decision: EndJob, seen: GenerationObservation) -> tuple[Outcome, str]:
-        """Return the outcome of the job, and a sentence about it."""
+        """Return the outcome of the job, and a sentence about that outcome."""
         known = {
             Why.SUCCEEDED: (Outcome.SUCCEEDED, ""),
             Why.CANCELLED: (Outcome.CANCELLED, "The job was cancelled."),
@@ -244,8 +245,8 @@ class Leader:
         return (Outcome.PEER_FAILED, "All nodes were ended.") if cause is None else _verdict(cause)
 
     def _cause(self, seen: GenerationObservation, nodes: Collection[int]) -> NodeOutcome | None:
-        """Return the first failure among these nodes. If `nodes` is empty, all nodes of the newest generation
-        count."""
+        """Return the first failure among these nodes. If `nodes` is empty, return the first failure among all
+        members of the newest generation."""
         found = []
         for node in nodes or [each.node for each in seen.members]:
             put = self._reports.ends.get((node, seen.generation))

@@ -1,5 +1,5 @@
-"""The common part of the monitors of fixed and elastic jobs, which handles a node's heartbeats, the node's
-view of the other nodes, and the time for which the node has not reached the job store."""
+"""The common part of the monitors of fixed and elastic jobs. The part writes the node's heartbeats, watches
+those of the other nodes, and measures for how long the node has not reached the job store."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ SIGN_PATIENCE = RetryPolicy(
     silence=timedelta(seconds=5),
     request=timedelta(seconds=5),
 )
-"""Time limits of one request. If a request hangs, a second request is still possible before the node counts
-as lost."""
+"""Time limits of one request to the job store. If a request hangs, a second request is still possible before
+the node counts as lost."""
 SIGN_SECONDS = 5.0
-"""Seconds between two heartbeats, and between two checks."""
+"""Seconds between two heartbeats of a node, and between two of its checks of the store."""
 CHANGE_SECONDS = 1.0
-"""Seconds between two checks while a generation is about to begin, or its end is about to be settled."""
+"""Seconds between two checks of the store while a generation is about to begin or to end."""
 FRESH_SECONDS = 20.0
-"""Largest age of a heartbeat (seconds) at which a node counts as alive and is awaited."""
+"""A node whose last heartbeat is at most this old counts as alive (seconds)."""
 GAP_SECONDS = 2 * SIGN_SECONDS
-"""Time without a check (seconds) after which the other nodes first get time for new heartbeats. For example,
-no node may have reached the store during this time."""
+"""If this node has not checked the store for this long, silence of the other nodes is measured from now on
+(seconds). During the gap, possibly no node reached the store."""
 MISSED_SECONDS = 10.0
-"""Seconds without a stored heartbeat after which the store counts as unreachable. Two heartbeats are due
-within that time."""
+"""If a node has stored no heartbeat for this long, the store counts as unreachable (seconds). Two heartbeats
+are due within that time."""
 _ASK_SECONDS = 5.0
-"""Seconds between two questions whether the other nodes reach the store."""
+"""While the store is unreachable, seconds between two requests that ask other nodes whether they reach the
+store."""
 
 
 class SignAges:
-    """The known age of each node's last heartbeat."""
+    """Knows the age of each node's last heartbeat."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -54,10 +55,10 @@ class SignAges:
     ) -> None:
         """Record the version of each rank's heartbeat.
 
-        own: version of this node's last heartbeat, if known; signed_s: time at which that heartbeat was
-        written. Other heartbeats are older or newer than it by the difference of the store's times. Without
-        `signed_s`, this difference is used only for heartbeats that are seen for the first time, and gives a
-        minimum age.
+        own: version of this node's last heartbeat, if known; signed_s: time at which this node wrote that
+        heartbeat. The age of another node's heartbeat is computed from the difference between the store's
+        times of the two heartbeats. Without `signed_s`, this difference is used only for a node's first known
+        heartbeat, and gives a minimum age.
         """
         now = self._clock()
         for rank, version in signs.items():
@@ -75,13 +76,13 @@ class SignAges:
 
 
 class StoreAbsence:
-    """The time for which one node has not reached the job store, and whether the other nodes do not reach the
-    store either.
+    """Measures for how long one node has not reached the job store, and whether the other nodes reach the
+    store.
 
     While no node reaches the store, no node is given up and the job continues. If only one node does not
-    reach the store, the other nodes give this node up, and this node ends itself after `limits.peer_silence`,
-    because two sets of processes must not write into one folder. A worker asks only the coordinator, so that
-    the cost of a check does not depend on the number of nodes.
+    reach the store, the other nodes give this node up. The node then ends itself after `limits.peer_silence`,
+    because its processes and those of a replacement must not write into one folder. A worker asks only the
+    coordinator, so that the cost of a check does not depend on the number of nodes.
     """
 
     def __init__(self, *, rank: int, limits: Limits, clock: Callable[[], float]) -> None:
@@ -98,31 +99,31 @@ class StoreAbsence:
         self._reached = self._clock()
 
     def met(self, peers: Sequence[Peer]) -> None:
-        """Set the other nodes, which may give this node up from now on."""
+        """Set the nodes of the job. From now on, the other nodes can give this node up."""
         self._peers = peers
         self._excused = max(self._excused, self._clock())
 
     def answer(self) -> PeerAnswer:
-        """Return this node's answer to direct questions of other nodes."""
+        """Return this node's answer to a direct request of another node."""
         now = self._clock()
         alone_s = now - max(self._reached, self._excused)
         return PeerAnswer(rank=self._rank, store_s=max(0.0, now - self._reached), alone_s=max(0.0, alone_s))
 
     def too_long(self) -> str | None:
-        """Return, in a sentence, why this node must end itself; None if the node need not end."""
+        """Return a sentence that says why this node must end itself; None if the node can continue."""
         return self.given_up() or self.away_too_long()
 
     def given_up(self) -> str | None:
-        """Return a sentence if the other nodes reach the store and have given this node up; None
-        otherwise."""
+        """If the other nodes reach the store and have given this node up, return a sentence that says so.
+        None otherwise."""
         limit = self._alone_limit.total_seconds()
         if not self._peers or self._clock() - max(self._reached, self._excused) <= limit:
             return None
         return f"Node {self._rank} could not reach the job store for {limit:.0f} s: the other nodes have given it up."
 
     def away_too_long(self) -> str | None:
-        """Return a sentence if the store has been unreachable for longer than the job allows; None
-        otherwise."""
+        """If the store has been unreachable for longer than the job allows, return a sentence that says so.
+        None otherwise."""
         if self._clock() - self._reached <= self._limit.total_seconds():
             return None
         return (
@@ -133,15 +134,16 @@ class StoreAbsence:
         )
 
     def look(self, ask: Callable[[Peer], PeerAnswer | None], *, ended: Collection[int] = ()) -> None:
-        """If this node does not reach the store, ask the other nodes whether they reach it. ended: ranks that
-        are no longer awaited."""
+        """If this node does not reach the store, ask other nodes whether they reach it. ended: ranks whose
+        part of the job has ended, which are not asked."""
         asked_at = self._clock()
         if not self._peers or asked_at - self._reached <= MISSED_SECONDS:
             return
         if self._peers[0].node != self._rank:
             answer = ask(self._peers[0])
             if answer is not None and answer.store_s > MISSED_SECONDS:
-                # The coordinator has asked all nodes, and the coordinator's information has this age.
+                # The coordinator asks all nodes. It learned `alone_s` seconds ago that no node reaches the
+                # store.
                 self._excuse(asked_at - answer.alone_s)
             return
         others = [each for each in self._peers if each.node != self._rank and each.node not in ended]
@@ -154,7 +156,8 @@ class StoreAbsence:
 
 
 class NodeMonitor(Poller, ABC):
-    """Writes this node's heartbeats and reads those of the other nodes. A `StopSource`."""
+    """Writes this node's heartbeats and reads those of the other nodes. The monitor is a `StopSource` of the
+    run."""
 
     def __init__(
         self,
@@ -169,7 +172,8 @@ class NodeMonitor(Poller, ABC):
         super().__init__(
             self._observe_and_tell,
             name="peers",
-            # The pause is random each time, so that the nodes of a job do not send their requests together.
+            # The pause is random each time, so that the nodes of a job do not all send their requests at the
+            # same moment.
             pause_s=lambda: self._until_next_s() * random.uniform(0.8, 1.2),  # noqa: S311
             failure="cannot look after the other nodes",
         )
@@ -185,24 +189,24 @@ class NodeMonitor(Poller, ABC):
         self._key: bytes | None = None
         """Secret key with which the job's nodes sign requests to each other. None if the nodes send no requests."""
         self._answered: dict[int, float] = {}
-        """Time at which each silent node last reached the store, according to its own answer."""
+        """Time at which each silent node last reached the store, according to the node's own answer."""
         self._peers: tuple[Peer, ...] = ()
         self._watched_from = clock()
-        """Time since when a node without any heartbeat counts as silent."""
+        """Time from which the silence of a node without any heartbeat is measured."""
         self._watching_since = self._looked = clock()
-        """`_watching_since`: time since when the other nodes were checked without a gap. `_looked`: time of the
-        last check."""
+        """`_watching_since`: time since which this node has checked the other nodes without a gap. `_looked`:
+        time of the last check."""
         self.when_woken: Callable[[], None] = lambda: None
-        """Function that is called when another node has written an object that concerns this node."""
+        """Function that is called after another node has woken this node."""
         self.serves = False
-        """Whether this node's part ends together with the job."""
+        """Whether this node runs a server, which ends together with the job."""
         self.phase = "prepare"
         self.silent_s = 0.0
         """Time for which the benchmark of this node has printed nothing (seconds)."""
 
     @property
     def limits_runtime(self) -> bool:
-        """Whether this node itself stops its benchmark when the job's time is over, without an order from
+        """Whether this node stops its benchmark by itself at `limits.max_runtime`, without an order from
         another node."""
         return not self.serves
 
@@ -213,8 +217,8 @@ class NodeMonitor(Poller, ABC):
 
     @abstractmethod
     def all_silent(self, silence_s: float) -> bool:
-        """Return, on the node that decides, whether the benchmarks of all other nodes have printed nothing for
-        this time."""
+        """Return whether the benchmarks of all other nodes have printed nothing for `silence_s` seconds.
+        False on nodes that do not decide."""
 
     @abstractmethod
     def _ended_nodes(self) -> Collection[int]:
@@ -230,12 +234,12 @@ class NodeMonitor(Poller, ABC):
         store's content cannot be read."""
 
     def look_for_store(self) -> None:
-        """If this node does not reach the store, ask the other nodes whether they reach it."""
+        """If this node does not reach the store, ask other nodes whether they reach the store."""
         self.absence.look(self._ask_directly, ended=self._ended_nodes())
 
     def start_looking_for_store(self) -> None:
-        """Call `look_for_store` regularly on a thread of its own, because a heartbeat may hang as long as
-        the network."""
+        """Call `look_for_store` regularly on a separate thread, because the thread that writes heartbeats can
+        hang in a network request."""
         Poller(
             self.look_for_store,
             name="store absence",
@@ -244,24 +248,24 @@ class NodeMonitor(Poller, ABC):
         ).start()
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
-        """Set the nodes that work together from now on. key: the key that authenticates their direct
-        questions."""
+        """Set the nodes that work together from now on. key: secret with which these nodes sign requests to
+        each other."""
         self._peers, self._key = tuple(peers), key
         self.absence.met(self._peers)
 
     def wait_for_change(self) -> None:
-        """Return after the next check, within a second."""
+        """Return after the monitor's next check, or after one second."""
         with self._changed:
             self._changed.wait(timeout=1.0)
 
     def woken(self) -> None:
-        """Check the store now, because another node has woken this node."""
+        """Check the store at once. Called when another node has woken this node."""
         self.look_now()
         self.when_woken()
 
     def wake(self, peers: Iterable[Peer]) -> None:
-        """Wake other nodes, because this node has written an object for which they wait. Without a wake, the
-        other nodes would find the object at their next check."""
+        """Wake other nodes after this node has written an object for which they wait. Nodes that are not
+        woken find the object at their next check."""
         if self._key is not None:
             wake_all([each for each in peers if each.node != self._rank], self._key)
 
@@ -285,18 +289,18 @@ class NodeMonitor(Poller, ABC):
         return CHANGE_SECONDS if self._is_change_near() else SIGN_SECONDS
 
     def _unheard_s(self, node: int) -> float:
-        """Return the time for which a node has neither written a heartbeat nor answered directly
+        """Return for how long a node has neither written a heartbeat nor answered a direct request
         (seconds)."""
         return self._quiet_s(node, self._ages, since_s=self._watched_from)
 
     def _silent_s(self, node: int) -> float:
-        """Return the same time as `_unheard_s`, without the time in which this node could not check
-        (seconds)."""
+        """Return the same time as `_unheard_s`, but count only the time in which this node could check the
+        store (seconds)."""
         return min(self._unheard_s(node), self._clock() - self._watching_since)
 
     def _quiet_s(self, node: int, ages: SignAges, *, since_s: float) -> float:
-        """Return the time for which a node has neither written one of these heartbeats nor answered directly
-        (seconds). since_s: time since when a node without any heartbeat counts as silent."""
+        """Return for how long a node has neither written a heartbeat in `ages` nor answered a direct request
+        (seconds). since_s: time from which the silence of a node without any heartbeat is measured."""
         if node == self._rank:
             return 0.0
         now = self._clock()

@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 _NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
 TOGETHER_S = 8.0
-"""After this time since a planned decision (seconds, store's clock), members stop even if some may not have
-seen it."""
+"""Members stop this long after a planned decision, even if some members have not confirmed that they have
+read it (seconds, store's clock)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderContext:
-    """Data that the parts of a leader share, in addition to the nodes' reports."""
+    """Data that the leader's classes share, in addition to the nodes' reports."""
 
     attempt: AttemptRecord
     node: int
@@ -51,20 +51,21 @@ class LeaderContext:
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     find_serving: Callable[[Sequence[Peer]], Collection[int]]
-    """Function that returns the nodes that serve other nodes."""
+    """Function that returns the nodes that run servers."""
     silent_s: Callable[[int], float]
-    """Function that returns the time for which a node was silent while this node could check (seconds)."""
+    """Function that returns for how long a node has been silent, counting only the time in which this node
+    could check the store (seconds)."""
     unheard_s: Callable[[int], float]
-    """Function that returns the total time for which a node was silent (seconds)."""
+    """Function that returns for how long a node has been silent in total (seconds)."""
     answering: Callable[[Sequence[Peer]], Collection[int]]
-    """Function that asks silent nodes directly and returns the nodes that answer."""
+    """Function that sends a direct request to each of the nodes and returns the nodes that answer."""
     ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None
-    """Function that asks one node directly and returns the answer; None without an answer."""
+    """Function that sends a direct request to one node and returns the answer; None without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """A settled decision about generations."""
+    """A decision about generations that has been written to the store."""
 
     number: int
     word: NextGeneration
@@ -73,8 +74,8 @@ class Decided:
 
 
 class NodeReports:
-    """Reports of nodes, and decisions. Each report is read once, and again after a node writes a new
-    version."""
+    """The reports of all nodes and the leaders' decisions, as read from the store. A report is read again
+    only after a node writes a new version."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -83,40 +84,42 @@ class NodeReports:
         self.decisions: dict[int, NextGeneration] = {}
         self.joined: dict[int, tuple[tuple[Version, str], Joined]] = {}
         self._unreadable: dict[int, tuple[Version, str]] = {}
-        """Versions of nodes' reports that cannot be read."""
+        """Versions of those `joined` reports that cannot be read, by node."""
         self._not_launched: dict[int, tuple[tuple[Version, str], Joined]] = {}
-        """Reports of nodes that are not machines of a known launch."""
+        """`joined` reports that do not come from a machine that was launched for the job, by node."""
         self._launched_machines: JobMachines | None = _NONE_KNOWN
-        """Machines that may join. None if no launch is recorded, so that all nodes may join."""
+        """Machines that were launched for the job. None if no launch is recorded; all nodes are then
+        accepted."""
         self.ends: dict[tuple[int, int], tuple[Version, GenerationEnd]] = {}
-        """The end of a generation on a node, by node and generation."""
+        """How each generation ended on each node, by node and generation."""
         self.outcomes: dict[int, tuple[Version, NodeOutcome]] = {}
         """The outcome of each node."""
         self.requests: dict[int, int] = {}
-        """Requested numbers of nodes, by the number of the request."""
+        """Numbers of nodes that users requested, by the number of the request."""
         self._proposals: dict[int, int] = {}
-        """Proposed numbers of nodes, from the benchmark's hints, by the number of the proposal."""
+        """Numbers of nodes that leaders proposed from the benchmark's hints, by the number of the
+        proposal."""
         self.requested_ms = 0
-        """Time of the last request."""
+        """Time of the last request for another number of nodes (ms, store's clock)."""
         self.begun: Beginning | None = None
         """The beginning of the newest generation. None if that generation has not begun."""
         self.ran: tuple[int, Beginning | None] = (0, None)
         """The most recent generation that began before the newest decision, and its beginning. The beginning is
         None if no generation began."""
         self._restored: tuple[int, set[int]] = (-1, set())
-        """A generation, and the members that have its checkpoint."""
+        """Number of a generation, and the members that have restored its checkpoint."""
         self._seen_by: tuple[int, set[int]] = (-1, set())
-        """A planned decision, and the members that have seen it."""
+        """Number of a planned decision, and the members that have confirmed it."""
 
     def read(self, control: Control, ends: EndsSeen) -> None:
-        """Read everything that is new in the store. Raises BaiError."""
+        """Read all reports and decisions that are new in the store. Raises BaiError."""
         for number in set(control.decided) - self.decisions.keys():
             self.decisions[number] = self._ctx.attempt.decision(number, control)
         newest = max(self.decisions, default=0)
         self.ran = self._begun_before(newest, control)
         self._read_joined()
         for key, put in ends.generations.items():
-            # Ends of earlier generations are not needed any more.
+            # Ends of generations before the last one that ran are not needed any more.
             if key[1] >= min(self.ran[0], newest - 1) and self.ends.get(key, (None, None))[0] != put:
                 self.ends[key] = (put, self._ctx.attempt.generation_end(key[1], key[0]))
         self._read_outcomes(ends)
@@ -126,8 +129,8 @@ class NodeReports:
             self.requests[number] = _size(partial(self._ctx.attempt.scale_request, number))
 
     def read_proposals(self, signs: SignsSeen) -> None:
-        """Read the numbers of nodes that were proposed from the benchmark's hints, unless this job ignores proposals.
-        Raises StoreError."""
+        """Read the numbers of nodes that leaders proposed from the benchmark's hints, unless this job ignores
+        proposals. Raises StoreError."""
         if self._ctx.policy.takes_proposals:
             for number in signs.proposals.keys() - self._proposals.keys():
                 self._proposals[number] = _size(partial(self._ctx.attempt.size_proposal, number))
@@ -139,10 +142,11 @@ class NodeReports:
         return desired_nodes(sizes, self._ctx.policy, first=self._ctx.desired)
 
     def _read_joined(self) -> None:
-        """Read the nodes that have joined. Only machines of the job's launches count, because a benchmark may
-        also write such a report.
+        """Read the reports of nodes that have joined. Only machines that were launched for the job are
+        accepted, because a benchmark could also write such a report.
 
-        If a node's report cannot be read, its earlier report counts. Raises StoreError, RecordError.
+        If a node's newest report cannot be read, the node's earlier report is used. Raises StoreError,
+        RecordError.
         """
         found = self._not_launched
         for node, version in self._ctx.attempt.joined().items():
@@ -160,8 +164,8 @@ class NodeReports:
             self.joined[node] = found.pop(node)
 
     def _is_launched(self, joined: Joined) -> bool:
-        """Return whether a node that has joined is a machine that was launched for that node, as far as the
-        launches are known."""
+        """Return whether a node's report comes from a machine that was launched for this node. True if the
+        launches are not known."""
         machines, peer = self._launched_machines, joined.peer
         return machines is None or machines.has(peer.node, peer.instance_id, first=self._ctx.desired)
 
@@ -171,8 +175,8 @@ class NodeReports:
                 self.outcomes[node] = (version, self._ctx.attempt.usable_outcome(node))
 
     def _begun_before(self, number: int, control: Control) -> tuple[int, Beginning | None]:
-        """Return the newest generation before `number` that began, and its beginning. The beginning is None if
-        no generation began. Raises StoreError."""
+        """Return the number of the newest generation before `number` that began, and its beginning. The
+        beginning is None if no generation began. Raises StoreError."""
         for each in sorted((each for each in control.begun if each < number), reverse=True):
             if each == self.ran[0] and self.ran[1] is not None:
                 return self.ran
@@ -185,31 +189,31 @@ class NodeReports:
         return [self.joined[each.node][1].peer for each in members if each.node in self.joined]
 
     def is_ready(self, node: int, number: int) -> bool:
-        """Return whether all processes of earlier generations have ended on a member of the newest
-        generation."""
+        """Return whether a member of the newest generation has no processes of earlier generations any
+        more."""
         before = self.decisions.get(number - 1)
         if node not in self.joined:
             return False
         return before is None or node not in before.members or (node, number - 1) in self.ends
 
     def has_ended(self, node: int, generation: int) -> bool:
-        """Return whether a node has reported the end of a generation, or of its whole part of the job."""
+        """Return whether a node has reported that a generation, or its whole part of the job, has ended."""
         return (node, generation) in self.ends or node in self.outcomes
 
     def has_joined_after(self, node: int, last: int | None) -> bool:
-        """Return whether a node joined after its last generation. An earlier report may be from an agent that
-        is dead now."""
+        """Return whether a node joined after its last generation. An earlier report may come from an agent
+        that was killed since."""
         after = self.joined[node][1].after
         return last is None or (after is not None and after > last)
 
     def leaving(self, node: int, signs: SignsSeen) -> Version | None:
-        """Return when a node reported that it is about to lose its machine. None if the node did not report a
-        loss or has joined since."""
+        """Return when a node reported that its machine is about to be terminated. None if the node did not
+        report this or has joined again since."""
         said, joined = signs.leaving.get(node), self.joined.get(node)
         return None if said is None or (joined is not None and joined[0][0][0] > said[0]) else said
 
     def has_seen(self, node: int, number: int) -> bool:
-        """Return whether a member has confirmed a decision. Raises BaiError."""
+        """Return whether a member has confirmed that it has read a decision. Raises BaiError."""
         if self._seen_by[0] != number:
             self._seen_by = (number, {self._ctx.node})
         if node not in self._seen_by[1]:
@@ -232,7 +236,7 @@ class NodeReports:
         return True
 
     def _last_sign(self, node: int) -> Sign:
-        """Return a node's last report, or an empty report if the report cannot be read. Raises StoreError."""
+        """Return a node's last heartbeat, or an empty heartbeat if it cannot be read. Raises StoreError."""
         try:
             return self._ctx.attempt.last_sign(node)
         except RecordError as error:
@@ -249,8 +253,8 @@ class NodeReports:
 
 
 def _size(read: Callable[[], ScaleRequest]) -> int:
-    """Return a requested or proposed number of nodes. If the number cannot be read, return 0, which is
-    outside of any range. Raises StoreError."""
+    """Return a requested or proposed number of nodes. If the number cannot be read, return 0, which no job
+    allows. Raises StoreError."""
     try:
         return read().desired
     except RecordError as error:

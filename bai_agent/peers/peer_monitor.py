@@ -1,8 +1,10 @@
-"""Heartbeats between the nodes of a fixed job, and the consequences for the other nodes when a node ends.
+"""Watches the heartbeats of the nodes of a fixed job, and ends the job on all nodes when one node fails or is
+lost.
 
 The monitor runs on its own thread, because a check may hang as long as the network. Rank 0, the coordinator,
-watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age counts from its last
-observed change, so that no clocks are compared. A silent node is asked directly before it is given up.
+watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age is measured from the
+moment at which this node saw it change, so that clocks of different machines are not compared. A silent node
+gets a direct request before it is given up.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ log = logging.getLogger(__name__)
 
 _DEFAULTS = Limits()
 _ASKED_EARLY = 32
-"""Largest number of nodes that are asked directly before their limit, which is the number that can be asked at
-the same time."""
+"""Largest number of silent nodes that get a direct request before their limit is reached. As many requests
+can be sent at the same time."""
 
 
 class PeerMonitor(NodeMonitor):
@@ -62,14 +64,14 @@ class PeerMonitor(NodeMonitor):
             if restart is not None and restart.max_restarts
             else None
         )
-        """Agreement of the nodes about generations; None without restarts."""
+        """How the nodes agree on restarts; None if the job has no restarts."""
         self._nodes = nodes
         self._cut_off: dict[int, float] = {}
         """Time at which each silent node answered that it cannot reach the store."""
         self._reason: StopReason | None = None
         self._lost_coordinator = False
         self._unsaid: StopOrder | None = None
-        """Order to end the job, from this coordinator, that the store has not accepted yet."""
+        """This coordinator's order to end the job, if the store has not accepted the order yet."""
         self._told = False
         """Whether this worker has seen the coordinator's order to end."""
         self._looking = threading.Lock()
@@ -82,7 +84,8 @@ class PeerMonitor(NodeMonitor):
         self.finished = False
         """Whether the coordinator reports success."""
         self._silence_s: float | None = None
-        """Longest silence on all nodes (seconds). None if there is no limit."""
+        """Time after which the job ends if no benchmark has printed anything (seconds). None if there is no
+        limit."""
         self._all_silent = False
 
     @property
@@ -91,7 +94,7 @@ class PeerMonitor(NodeMonitor):
 
     @property
     def ends_job(self) -> bool:
-        """Whether another node, or the missing store, ends the job here."""
+        """Whether this node must end because of another node or because the store is unreachable."""
         return self._reason is not None
 
     @property
@@ -102,7 +105,7 @@ class PeerMonitor(NodeMonitor):
     def reason(self, running_s: float | None) -> StopReason | None:
         if self._reason is None and self.serves and self.finished:
             return StopReason(Outcome.SUCCEEDED, "This node has served the job until it was over.")
-        # The connection is also checked here, because the thread's own check may hang as long as the network.
+        # The connection is also checked here, because the monitor's thread can hang in a network request.
         self._check_cut_off()
         if self._reason is None and self.generations is not None:
             return self.generations.reason()
@@ -119,20 +122,20 @@ class PeerMonitor(NodeMonitor):
         return {rank for rank in self.outcomes if self._is_complete(rank)}
 
     def age_s(self, rank: int) -> float | None:
-        """Return the age of a node's last heartbeat (seconds); None if the node wrote no heartbeat. A worker
-        only knows the coordinator's heartbeat."""
+        """Return the age of a node's last heartbeat (seconds); None if no heartbeat is known. A worker reads
+        only the coordinator's heartbeats."""
         return self._ages.age_s(rank)
 
     def stop_others(self, order: StopOrder) -> None:
-        """Order the end of the job, as the coordinator. Raises StoreError; the next check then repeats the
+        """As the coordinator, order all nodes to end. Raises StoreError; the next check then repeats the
         order."""
         self._unsaid = order = self._unsaid or order
         self.attempt.order_stop(order)
         self._unsaid = None
 
     def all_silent(self, silence_s: float) -> bool:
-        """Return, on the coordinator, whether all other nodes' benchmarks had been silent for this time at the
-        last check."""
+        """Return whether all nodes' benchmarks had printed nothing for `silence_s` seconds at the last check.
+        False on workers."""
         self._silence_s = silence_s
         return self._all_silent
 
@@ -147,15 +150,16 @@ class PeerMonitor(NodeMonitor):
         self._lost_coordinator = COORDINATOR in self.lost
 
     def wait_for_coordinator(self, *, over: Callable[[], bool]) -> None:
-        """Wait, as a worker, until the coordinator orders the end, is lost, or cannot be reached, or until
-        `over()`."""
+        """As a worker, wait until the coordinator orders the end or is lost, until this node is cut off from
+        the store, or until `over()`."""
         while self._peers and not (self._told or self._lost_coordinator or over() or self.is_cut_off):
             self.wait_for_change()
 
     def wait_for_others(self, *, over: Callable[[], bool]) -> list[NodeOutcome]:
-        """Wait until all other nodes have ended or are lost, this node is cut off, or `over()`; return the known outcomes.
+        """Wait until all other nodes have ended or are lost, this node is cut off from the store, or
+        `over()`. Return the known outcomes.
 
-        A worker whose coordinator is lost waits for the other workers.
+        A worker calls this method after the coordinator is lost.
         """
         others = [peer for peer in self._peers if peer.rank != self._rank]
         warned = False
@@ -171,7 +175,7 @@ class PeerMonitor(NodeMonitor):
             if not left:
                 break
             self.wait_for_change()
-        # If the nodes have not met yet, these outcomes explain why a node does not join.
+        # If the nodes have not met yet, the outcomes explain why a node does not join.
         return [self.outcomes[rank] for rank in sorted(self.outcomes) if rank != self._rank]
 
     def observe(self) -> None:
@@ -205,17 +209,18 @@ class PeerMonitor(NodeMonitor):
         return self.generations is not None and self.generations.is_changing
 
     def _is_all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmark runs on some node, and is silent on all nodes where it runs."""
+        """Return whether the benchmark runs on at least one node, and has printed nothing for `silence_s`
+        seconds on all nodes where it runs."""
         ended = self.generations.ended if self.generations is not None else frozenset()
         if self._rank not in ended and self.silent_s < silence_s:
             return False
         others = [peer.rank for peer in self._peers if peer.rank not in (self._rank, *self.outcomes, *ended)]
-        # The silence is checked last, because the check takes a request for each node.
+        # The other nodes' silence is checked last, because the check needs one request per node.
         is_silent = all(self.attempt.silent_s(rank) >= silence_s for rank in others)
         return is_silent and (bool(others) or self._rank not in ended)
 
     def _collect(self) -> None:
-        """Read the signs and outcomes of all workers."""
+        """Read the heartbeats and outcomes of all other nodes, and give up the lost nodes."""
         with self._looking:
             signs = self.attempt.signs()
             self._observe_signs(signs, own=signs.get(self._rank))
@@ -241,12 +246,12 @@ class PeerMonitor(NodeMonitor):
         sentence = self._silence(peer)
         self.lost.add(peer.rank)
         if peer.rank in self.outcomes:
-            # The node reported a failure and was lost while it drained.
+            # The node reported a failure, and was lost before it had sent all of its records.
             self.outcomes[peer.rank] = replace(self.outcomes[peer.rank], complete=True)
             return
         log.warning("%s", sentence)
-        # The node counts as lost since its last heartbeat. Benchmarks that failed because of the loss failed
-        # later, so they are not the cause.
+        # The time of the node's loss is the time of its last heartbeat. Benchmarks that failed because of the
+        # loss failed later, so the loss counts as the cause.
         failed = now_ms() - round(1000 * self._unheard_s(peer.rank))
         self.outcomes[peer.rank] = NodeOutcome(
             rank=peer.rank, outcome=Outcome.PEER_LOST.value, sentence=sentence, failed=failed, ended=now_ms()
@@ -277,10 +282,10 @@ class PeerMonitor(NodeMonitor):
             self._decide(Outcome.PEER_LOST, sentence)
 
     def _lost(self, nodes: Sequence[Peer]) -> list[Peer]:
-        """Return the lost nodes among these nodes.
+        """Return those of these nodes that are lost.
 
-        Silent nodes are asked after half of the limit, because a node that is cut off ends itself at the limit and cannot
-        answer any more.
+        A silent node gets a direct request after half of the limit. A node that is cut off from the store
+        ends itself at the limit, and cannot answer afterwards.
         """
         now, half_s = self._clock(), self._silence_limit / 2
         silent = [each for each in nodes if self._silent_s(each.rank) > self._silence_limit]

@@ -1,5 +1,5 @@
-"""Tests connections to the ports of other nodes, to find out whether the nodes reach each other and whether a member of an elastic job is
-lost."""
+"""Connects to ports of other nodes, to test whether the nodes reach each other and whether a member of an
+elastic job is lost."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 def unreachable(
     me: Peer, peers: Sequence[Peer], *, started: bool = True, timeout_s: float = CONNECT_SECONDS
 ) -> str | None:
-    """Return, in a sentence, why this node cannot reach another node on a port that the other node has
-    reserved. None if this node reaches all nodes.
+    """Return a sentence that says why this node cannot connect to a reserved port of another node. None if
+    this node reaches all nodes.
 
     The ports are tested right after the nodes have met. A launcher that cannot reach another node fails only
-    after minutes (torchrun after ten), without a clear reason. A port that refuses the connection counts as
-    reached, because the process with the port does not listen yet. started: whether nodes may already have
-    started their programs. If true, only the agents' ports are tested, because programs should get no test
-    connections.
+    after minutes, torchrun after ten minutes, without a clear reason. A port that refuses the connection
+    counts as reached, because the program that will use the port does not listen yet. started: whether some
+    nodes have possibly started their programs. If true, only the agents' ports are tested, because the
+    programs must not receive test connections.
     """
     tries = [
         (peer, port)
@@ -52,7 +52,8 @@ def unreachable(
                 return found
         return None
     finally:
-        # The first unreachable node is enough, so the timeouts of the other nodes are not awaited.
+        # One unreachable node is enough for an answer, so the function does not wait for connections to the
+        # other nodes.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -102,8 +103,8 @@ def find_lost(
 
 
 def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
-    """Return the port of this generation's shim from a node's last heartbeat; 0 if the heartbeat names no
-    port."""
+    """Return the port of this generation's shim, which a node's last heartbeat contains; 0 if the heartbeat
+    is of another generation."""
     try:
         sign = attempt.last_sign(node)
     except BaiError:
@@ -112,7 +113,7 @@ def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
 
 
 def is_refused(address: str, port: int) -> bool:
-    """Return whether a machine reports that nothing listens on a port. False if the machine does not answer."""
+    """Return whether a machine refuses a connection to a port. False if the machine does not answer."""
     try:
         socket.create_connection((address, port), timeout=ANSWER_SECONDS).close()
     except OSError as error:
@@ -121,8 +122,8 @@ def is_refused(address: str, port: int) -> bool:
 
 
 def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
-    """Return the numbers of the nodes whose machine reports that nothing listens on the given port. All
-    machines are tested at the same time."""
+    """Return the numbers of the nodes whose machines refuse a connection to the given port. All machines are
+    tested at the same time."""
     asked = list(ports)
     if not asked:
         return set()
