@@ -18,15 +18,17 @@ log = logging.getLogger(__name__)
 
 _SMALL = 2**20
 _AT_A_TIME = 16
-"""Number of files of up to `_SMALL` bytes that are sent in parallel, because a remote store answers slowly. A
-larger file is already sent in parallel parts."""
+"""Number of files of up to `_SMALL` bytes that are uploaded in parallel, because a remote store answers
+slowly. Larger files are uploaded one at a time, in parallel parts."""
 _NAMED = 20
-"""Largest number of failed artifacts that are named individually, because on a full disk thousands may fail."""
+"""Largest number of failed artifacts for which a warning names each file. On a full disk, thousands can
+fail."""
 
 
 @dataclass(frozen=True)
 class ArtifactSummary:
-    """Number of saved files, their bytes, and a sentence for each file that was not saved."""
+    """Number of saved artifacts, their total size (bytes), and a sentence for each file that was not
+    saved."""
 
     files: int
     bytes: int
@@ -51,9 +53,9 @@ def keep_artifacts(
     """Copy the files that `globs` match below `folder` into `store` under `prefix`, with their relative paths
     as names.
 
-    Ends between two files when `stopping()` returns True. A file that cannot be saved causes a warning instead
-    of an error. user: another user who can write to `folder`; only files that this user can read are saved.
-    expected: whether a pattern without a file causes a warning.
+    Stops before the next file when `stopping()` returns True. A file that cannot be saved causes a warning
+    instead of an error. user: the benchmark's user, if it is another user than the agent's; only files that
+    this user can read are saved. expected: whether a pattern that matches no file causes a warning.
     """
     # Imported here because most jobs save nothing, and the import would delay every start.
     from concurrent.futures import ThreadPoolExecutor
@@ -105,8 +107,8 @@ def keep_artifacts(
 
 
 def _put_as(user: User, path: Path, *, folder: Path, put: Callable[[Path], None]) -> int:
-    """Upload the file that `user` finds at `path`, even if the name is changed during the upload; return the
-    file's size (bytes). Raises OSError, StoreError."""
+    """Upload the file that `user` finds at `path`, and return its size (bytes). The upload continues if the
+    file is renamed meanwhile. Raises OSError, StoreError."""
     descriptor = open_as(user, path)
     try:
         opened = Path(f"/proc/self/fd/{descriptor}")

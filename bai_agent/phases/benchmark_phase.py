@@ -52,25 +52,28 @@ from bai_agent.strategy import node_environment, strategy_of
 log = logging.getLogger(__name__)
 
 _BLOCK = 4096
-"""Bytes that a C program writes at once into a file by default (st_blksize)."""
+"""Number of bytes that a C program's standard output buffers by default before it writes to a file
+(st_blksize)."""
 _PART_SECONDS = 2.0
-"""Time for which the log must end with an incomplete block (seconds). An exiting program also writes an
-incomplete block, shortly before its end is known."""
+"""If the log ends with an incomplete block for this long, the benchmark does not buffer whole blocks
+(seconds). An exiting program also writes an incomplete block, but its end is noticed sooner."""
 _TICK = 0.05
 """Pause between two checks while the benchmark runs (seconds)."""
 _SHORT_TICK = 0.01
-"""Pause between two checks while short runs wait for the decision whether they are enough (seconds)."""
+"""Pause between two checks while short runs of `[repeat]` wait for the decision whether another run follows
+(seconds)."""
 
 _STARVED_TICK = 1.0
-"""Seconds between two attempts while no file descriptor is free."""
+"""Seconds between two attempts to continue while the agent has no free file descriptor."""
 
 _SHIM_MARGIN = 20.0
-"""Seconds after the grace period within which the shim must have stopped everything (stacks, SIGKILL,
-reaping)."""
+"""Seconds after the grace period within which the shim must have printed stacks, sent SIGKILL and reaped all
+processes."""
 
 
 def begin_environment(ctx: RunContext) -> None:
-    """Start to collect the properties of the machine, unless the benchmark was started before."""
+    """Start to collect the properties of the machine for `environment.json`, unless the benchmark was started
+    before."""
     if ctx.probe is not None and ctx.rundir.generation == 0 and state(ctx.rundir) is State.NOT_STARTED:
         ctx.probe.begin()
 
@@ -79,8 +82,8 @@ def run_generation(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the running benchmark; return when all of its processes have ended.
     Raises RunEndedError.
 
-    An agent without free file descriptors only checks what needs no descriptor. When descriptors are free
-    again, this function starts again, as in a restarted agent.
+    While the agent has no free file descriptor, it only applies limits that can be checked without one.
+    Afterwards, this function adopts the running benchmark again, as a restarted agent does.
     """
     with closing(HeldShim()) as shim:
         while True:
@@ -108,7 +111,8 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
             if ctx.probe is not None and _is_first_generation(ctx.rundir):
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
-        # The file is read once, because the benchmark may delete it, and no other file has the shim's pid.
+        # The file with the shim's pid is read only once, because the benchmark could delete it and no other
+        # file contains the pid.
         started = read_started(ctx.rundir)
         earlier_s = 0.0
         if ctx.rundir.generation:
@@ -132,21 +136,21 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         look_for_transport(ended=True)
         _warn_of_missing_files(ctx)
     if not ctx.rundir.job.exists():
-        # An extractor that failed because the job descriptor was missing is restarted and reads the
-        # descriptor again.
+        # The benchmark deleted the job descriptor. The extractor failed without it, is restarted, and must
+        # read the descriptor again.
         write_atomic(ctx.rundir.job, descriptor)
     require_valid_exit(ctx.rundir)
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     make_room(ctx.rundir)
     if ended.stop is None and ended.code != 0 and (full := ctx.disk.look()):
-        # The benchmark failed because of the full disk before our check noticed it. Only the reserved space is
-        # left.
+        # The disk was full and the benchmark failed before the agent's check noticed the full disk. Only the
+        # reserved space is left.
         ctx.events.add(StopEvent(reason=full.outcome.value, message=full.message))
     ctx.events.add(BenchmarkExitEvent(code=ended.code, signal=ended.signal, wall_seconds=ended.wall_seconds))
 
 
 def _supervise(ctx: RunContext) -> None:
-    """Start the server that tells the benchmark's processes the members of their generation."""
+    """Start the server from which the AdaptDL processes on this node get the members of their generation."""
     if ctx.supervisor is None:
         # Imported here, so that other jobs start sooner.
         from bai_agent.peers.adaptdl_supervisor import start_supervisor
@@ -159,7 +163,8 @@ def _supervise(ctx: RunContext) -> None:
 
 
 def _is_first_generation(rundir: RunDir) -> bool:
-    """Return whether this is the node's first generation. The node may have joined an elastic job late."""
+    """Return whether this is the first generation that runs on this node. A node can join an elastic job in a
+    later generation."""
     if not rundir.generation:
         return True
     return state(rundir.of_generation(0)) is State.NOT_STARTED and not rundir.environment.exists()
@@ -171,7 +176,7 @@ def _write_environment(ctx: RunContext, probe: EnvironmentProbe) -> None:
         facts = ctx.redactor.redact_all(probe.finish(stopping=ctx.watch.stopping), own_levels=OWN_LEVELS)
         write_json(ctx.rundir.environment, facts)
     except Exception:
-        # An unexpected property of a machine must not prevent the benchmark.
+        # Any error is caught, because an unexpected property of a machine must not prevent the benchmark.
         log.exception("%s could not be written", ctx.rundir.environment)
 
 
@@ -187,8 +192,8 @@ def start_followers(ctx: RunContext) -> None:
 
 
 def is_unstarted(ctx: RunContext) -> bool:
-    """Return whether no agent has started this generation. If the generation's files are gone, its events are
-    checked, because a generation must not start twice."""
+    """Return whether no agent has started this generation. The run's events are also checked, because the
+    generation's files may have been deleted and a generation must not start twice."""
     return state(ctx.rundir) is State.NOT_STARTED and all(
         each.generation != ctx.rundir.generation for each in ctx.events.of(BenchmarkStartEvent)
     )
@@ -216,7 +221,7 @@ def _launch(ctx: RunContext) -> None:
         if ctx.elastic is not None:
             order = replace(order, listens_at=me.address)
         if order.hosts or order.server is not None:
-            # Imported here because most jobs need no other node for their launch.
+            # Imported here, because most jobs launch without waiting for another node.
             from bai_agent.nodes.peer_services import wait_for_hosts, wait_for_server
 
             if order.hosts:
@@ -256,11 +261,12 @@ def _follow(
     *,
     earlier_s: float,
 ) -> None:
-    """Watch the benchmark until it has ended or its state is LOST. The first reason to stop becomes the only stop
-    order to the shim.
+    """Watch the benchmark until it has ended or its state is LOST. The agent orders the shim to stop only
+    once, for the first reason.
 
-    earlier_s: duration of earlier generations, which counts towards the limit (seconds). If the shim does not
-    stop the benchmark within the grace period and `_SHIM_MARGIN`, both are killed.
+    earlier_s: duration of earlier generations, which counts towards `limits.max_runtime` (seconds). If the
+    shim does not stop the benchmark within the grace period and `_SHIM_MARGIN`, the agent kills the shim and
+    the benchmark.
     """
     clock = ctx.clock
     give_up_at: float | None = None
@@ -308,8 +314,8 @@ def _follow(
 
 
 def _size_look(ctx: RunContext) -> Callable[[], None]:
-    """Return a function that proposes another number of nodes, if the benchmark's hints may change it. For other jobs, the function
-    does nothing."""
+    """Return a function that proposes another number of nodes when the benchmark's hints suggest one. For
+    jobs that take no proposals, the function does nothing."""
     supervisor, elastic = ctx.supervisor, ctx.elastic
     if supervisor is None or elastic is None or not ctx.job.takes_proposals:
         return lambda: None
@@ -320,8 +326,8 @@ def _size_look(ctx: RunContext) -> Callable[[], None]:
 
 
 class _ProgramLook:
-    """Searches the benchmark's processes for a Python and for a static program. The pauses between searches
-    double, because each search reads all of /proc."""
+    """Finds out whether the benchmark runs a Python or a statically linked program. The pauses between
+    searches double, because each search reads all of /proc."""
 
     def __init__(self, ctx: RunContext, started: Started | None) -> None:
         self._ctx = ctx
@@ -364,8 +370,8 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
             f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must not change these files."
         )
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
-    # A reason to stop explains the benchmark's end better than the end itself. For example, the job may have
-    # been cancelled while the agent restarted.
+    # If there is a reason to stop the run, such as a cancelled job, the reason explains the end better than
+    # the dead shim does.
     ctx.reason = ctx.reason or ctx.watch.reason()
     end_lost(ctx.rundir, started=started)
     ctx.events.add(StopEvent(reason=Outcome.LOST.value, message=message))
@@ -382,7 +388,8 @@ def _remove_container(ctx: RunContext) -> None:
 
 
 def _keep_output(ctx: RunContext, output: OpenFile) -> None:
-    """Restore the output's name for its readers if the benchmark deleted or renamed it."""
+    """If the benchmark deleted or renamed the output file, link the open file to its name again, for the
+    programs that read it."""
     kept = ctx.rundir.kept_output
     if kept.exists():
         return
@@ -403,8 +410,8 @@ def _warn_of_missing_files(ctx: RunContext) -> None:
 
 
 def _warn_of_missing(ctx: RunContext, path: Path) -> bool:
-    """Add a warning about a file that the benchmark deleted or renamed, unless it exists; return whether this
-    call added it."""
+    """Warn that the benchmark deleted or renamed a file, unless the same warning was added before. Return
+    whether this call added the warning."""
     name = path.relative_to(ctx.rundir.path).as_posix()
     message = f"{name} was deleted or renamed in the run directory while the benchmark ran; a part of its content may be missing."
     return ctx.warn_once(message)

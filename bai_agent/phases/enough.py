@@ -1,7 +1,7 @@
-"""Decides whether the runs of a job with `until` are enough. The runs are enough if the interval is narrow
-twice in a row and the runs have no trend.
+"""Decides whether the runs of a `[repeat]` job with `until` are enough. They are enough if the confidence
+interval was narrow enough after the last two runs or blocks, and the runs show no trend.
 
-The same headlines give the same decision, whichever agent computes it.
+The decision depends only on the headlines, so each agent of the job makes the same decision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _TREND = 0.05
 does not predict the next run."""
 
 Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
-"""Numbers of the successful runs, by arm and series, then by block. Without arms, each run is a block."""
+"""Headlines of the successful runs, by arm and series, then by the number of the block. In a job without
+arms, each run is a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +29,21 @@ class Enough:
     interval: float | None
     """Half the width of the widest 95 % confidence interval, as a share of the mean; None if unknown."""
     narrow_before: bool
-    """Whether all intervals were also narrow enough before the last run or block."""
+    """Whether all confidence intervals were already narrow enough before the last run or block."""
     trend: bool
-    """Whether a series rises or falls from run to run."""
+    """Whether the headlines of at least one series rise or fall from run to run."""
     enough: bool
 
     def as_table(self) -> dict[str, Any]:
-        """Return the evaluation as JSON values."""
+        """Return the fields of the evaluation as JSON values."""
         return dict(self.__dict__)
 
 
 def enough_runs(headlines: Headlines, *, arms: Sequence[str], until: float, least: int) -> Enough:
-    """Return whether the runs are enough. arms: arms of the job, all of which are compared with the first
-    arm.
+    """Evaluate all completed runs. arms: names of the job's arms; each is compared with the first.
 
-    With arms, the interval is that of the difference between each arm and the first arm, computed from the
-    differences within blocks. least: minimum number of runs or blocks of each series.
+    In a job with arms, the confidence interval is that of the difference between an arm and the first arm,
+    computed from the differences within blocks. least: minimum number of runs or blocks of each series.
     """
     every = _differences(headlines, arms) if arms else _means(headlines)
     widths = [width(values) for values, width in every]
@@ -65,7 +65,8 @@ def _means(headlines: Headlines) -> list[tuple[list[float], Any]]:
 
 
 def _differences(headlines: Headlines, arms: Sequence[str]) -> list[tuple[list[float], Any]]:
-    """Return the differences within blocks between each arm and the first arm, by series."""
+    """Return, for each series and each further arm, the differences from the first arm within blocks, and the
+    function that computes the half width of their interval."""
     found: list[tuple[list[float], Any]] = []
     first, *others = arms
     for series in dict.fromkeys(series for _, series in headlines):

@@ -1,5 +1,5 @@
-"""How a job of several nodes ends. Each node reports its end at once, so that a failure stops all nodes or
-leads to another generation. The job's result is made from the outcomes of all nodes.
+"""How a job of several nodes ends. Each node reports at once how it ended, so that a failure stops all nodes
+or leads to another generation. One node makes the job's result from the outcomes of all nodes.
 
 In a fixed job, the coordinator makes the result. In an elastic job, the leader makes it after it has read the decision that ends the
 job.
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5
-"""Seconds between two tries to write to an unreachable store."""
+"""Seconds between two attempts to write to an unreachable store."""
 _TELL_SECONDS = 10.0
 
 
 def tell_others(ctx: RunContext) -> None:
-    """Report this node's end before its pending records are sent. After a failure, the other nodes can then stop at once, or continue
-    without this node."""
+    """Report how this node ended, before its pending records are sent. After a failure, the other nodes can
+    then stop at once, or continue without this node."""
     if ctx.monitor is not None:
         _tell_all(ctx, ctx.monitor)
     elif ctx.elastic is not None and ctx.has_part:
@@ -85,7 +85,7 @@ def _tell_leader(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _early_outcome(ctx: RunContext, failure: StopReason, failed: int | None) -> NodeOutcome:
-    """Return the report of a failure before the end of this node's part."""
+    """Return the report of this node's failure, which is published before this node has sent its records."""
     return NodeOutcome(
         rank=ctx.node.rank,
         outcome=failure.outcome.value,
@@ -99,8 +99,8 @@ def _early_outcome(ctx: RunContext, failure: StopReason, failed: int | None) -> 
 
 
 def result_of_all(ctx: RunContext, own: NodeOutcome, *, git: GitCommit | None) -> JobResult | None:
-    """Report the end of this node's part; return the job's result on the node that decides for the job, and
-    None on other nodes."""
+    """Report that this node's part of the job has ended. On the node that decides for the job, return the
+    job's result; on other nodes, None."""
     if ctx.monitor is not None:
         nodes = _outcomes_of_all(ctx, ctx.monitor, own)
         return None if nodes is None else job_result(ctx.job.job.id, nodes, git=git, lost=ctx.monitor.lost)
@@ -110,12 +110,12 @@ def result_of_all(ctx: RunContext, own: NodeOutcome, *, git: GitCommit | None) -
 
 
 def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) -> Sequence[NodeOutcome] | None:
-    """Report the end of this node's part. Return the outcomes of all nodes on the node that decides for the
-    job, and None on other nodes.
+    """Report that this node's part of the job has ended. On the node that decides for the job, return the
+    outcomes of all nodes; on other nodes, None.
 
-    The coordinator waits for the other nodes, each of which ends by its own limits or is lost. If the
-    coordinator is lost, a worker decides. A worker whose benchmark failed because of that loss may be the first
-    to detect it.
+    The coordinator waits until each other node has ended by its own limits or is lost. If the coordinator is
+    lost, each worker decides for itself. A worker whose benchmark failed waits first, because the loss of the
+    coordinator possibly caused the failure.
     """
     patience_s = 0.0 if monitor.is_cut_off else ctx.job.limits.drain.total_seconds()
     _insist(ctx, lambda: monitor.attempt.end(own), patience_s=patience_s)
@@ -131,11 +131,11 @@ def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) ->
 
 
 def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutcome]:
-    """Return outcomes for the nodes whose end is unknown. Even if all `heard` nodes succeeded, a node with an
-    unknown end keeps the job from succeeding."""
+    """Return a `peer-lost` outcome for each node that has not reported how it ended. The job then does not
+    succeed, even if all nodes in `heard` did."""
     if ctx.is_served or any(each.outcome != Outcome.SUCCEEDED.value for each in heard):
-        # If a single launcher started all processes and succeeded, all nodes succeeded. If a node failed,
-        # that failure is the cause, whatever happened to the other nodes.
+        # If a single launcher started all processes and succeeded, the job succeeded on all nodes. If a node
+        # failed, its failure is the job's outcome, whatever happened to the other nodes.
         return []
     ranks = {each.rank for each in heard}
     return [
@@ -151,8 +151,8 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
 
 
 def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
-    """Return why and when this node's part failed, as far as this is known before its output is read
-    completely. None if this node's part did not fail."""
+    """Return why and when this node's part of the job failed, as far as known before the output is read
+    completely. None if the part did not fail."""
     left = read_exit(ctx.rundir)
     stopped = stopped_at(ctx)
     if ctx.reason is not None:
@@ -168,7 +168,8 @@ def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
 
 
 def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> None:
-    """Call `say`, which writes an object. If the store is unreachable, the call is repeated for a while."""
+    """Call `say`, which writes an object to the store. If the store is unreachable, repeat the call for up to
+    `patience_s` seconds."""
     deadline = ctx.clock.monotonic() + patience_s
     while True:
         try:
@@ -184,8 +185,8 @@ def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) ->
 def result_of_elastic_job(
     ctx: RunContext, elastic: ElasticMonitor, own: NodeOutcome, *, git: GitCommit | None
 ) -> JobResult | None:
-    """Report the end of this node's part; return the end of the job if this node leads when the job ends;
-    None otherwise."""
+    """Report that this node's part of the job has ended. If this node is the leader when the job ends, return
+    the job's result; otherwise None."""
     patience_s = 0.0 if elastic.is_away else ctx.job.limits.drain.total_seconds()
     _insist(ctx, lambda: elastic.attempt.end(own), patience_s=patience_s)
     elastic.tell()
@@ -209,14 +210,15 @@ def result_of_elastic_job(
         replaced=_replaced(elastic),
         git=git,
     )
-    # The other nodes are stopped only now. If this node is lost while it reads the records of lost nodes,
-    # another node makes the result.
+    # The other nodes stop only now. If this node is lost while it reads the records of lost nodes, another
+    # node makes the job's result.
     _insist(ctx, elastic.stop_others, patience_s=_TELL_SECONDS)
     return result
 
 
 def _replaced(elastic: ElasticMonitor) -> list[int]:
-    """Return the lost nodes in whose place machines were launched; empty if the store cannot be reached."""
+    """Return the lost nodes for which replacement machines were launched; an empty list if the store cannot
+    be reached."""
     try:
         return sorted(node for each in elastic.attempt.launches() for node in each.replaces)
     except BaiError as error:
@@ -227,7 +229,8 @@ def _replaced(elastic: ElasticMonitor) -> list[int]:
 def _measured_by(
     ctx: RunContext, elastic: ElasticMonitor, lost: Iterable[int], heard: Sequence[NodeOutcome]
 ) -> Sequence[NodeOutcome]:
-    """Return the values that lost nodes measured and that can be read in time."""
+    """Return outcomes with the values that lost nodes had measured, as far as their records can be read
+    within `limits.drain`."""
     # Imported here because most jobs lose no node.
     from bai_agent.phases.lost_records import outcomes_of_lost
 
@@ -247,7 +250,8 @@ def _has_to_go(ctx: RunContext, elastic: ElasticMonitor) -> bool:
 
 
 def _goes_on_without(ctx: RunContext, elastic: ElasticMonitor) -> bool:
-    """Return whether the job continues without this node."""
+    """Return whether the newest generation runs without this node and this node does not wait for the job's
+    end."""
     newest = elastic.newest
     if newest is None:
         return False
@@ -256,7 +260,7 @@ def _goes_on_without(ctx: RunContext, elastic: ElasticMonitor) -> bool:
 
 
 def _wait_for_others(ctx: RunContext, elastic: ElasticMonitor) -> set[int]:
-    """Wait until the part of each living node has ended; return the lost nodes."""
+    """Wait until each living node has reported that its part of the job has ended. Return the lost nodes."""
     while elastic.unfinished() and not _has_to_go(ctx, elastic):
         elastic.wait_for_change()
     return elastic.lost()

@@ -1,4 +1,4 @@
-"""The generations of a run so far, according to its files and events."""
+"""The generations of this run so far, according to the run directory's files and events."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def newest_started(ctx: RunContext) -> RunDir:
 
 
 def newest_begun(ctx: RunContext) -> int | None:
-    """Return the newest generation that this node started, even if that generation's files are gone; None if
-    no generation was started."""
+    """Return the number of the newest generation that this node started, even if its files were deleted. None
+    if no generation was started."""
     return max([*(each.generation for each in _started(ctx)), *_told(ctx)], default=None)
 
 
@@ -40,7 +40,7 @@ def _started(ctx: RunContext) -> list[RunDir]:
 
 
 def _told(ctx: RunContext) -> list[int]:
-    """Return the generations whose start is among the run's events."""
+    """Return the numbers of the generations for which the run has a start event."""
     return [each.generation for each in ctx.events.of(BenchmarkStartEvent)]
 
 
@@ -51,7 +51,8 @@ def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutco
 
 def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
     started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
-    # The end that the node has reported is used. The end of the last generation has not been reported.
+    # Use the outcome that this node reported when the generation ended. The node has reported no outcome of
+    # its last generation.
     told = next((each for each in ctx.events.of(RestartEvent) if each.generation > rundir.generation), None)
     # Imported here, because this module is not needed before the benchmark starts.
     from bai_agent.phases.root_cause import judge_end
@@ -60,7 +61,7 @@ def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> Gene
         outcome, sentence = told.outcome, told.message
     else:
         judged, sentence, _ = judge_end(ctx, ended, quote=quote)
-        # The sentence names the command, which may contain expanded secrets.
+        # The sentence quotes the command, which can contain expanded secrets.
         sentence = judged.sentence if ended.exec_error and not quote else ctx.redactor.redact(sentence)
         outcome = judged.value
     return GenerationOutcome(

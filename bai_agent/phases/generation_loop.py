@@ -1,4 +1,5 @@
-"""The generations of a run: the benchmark is restarted after a failure, as often as the job's policy allows.
+"""The loop over the generations of a run. The benchmark is restarted after a failure, as often as the job's
+policy allows.
 
 Each decision is written to the run directory before it takes effect. An agent that is killed at any point and restarted
 therefore continues the same generation. No generation is started twice.
@@ -34,7 +35,7 @@ from bai_agent.runtime.stop import RunEndedError, StopReason
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
-    # These modules are not needed for a run of one node.
+    # Imported for type checking only, because a run of one node does not need these modules.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.generation_control import GenerationControl
     from bai_agent.peers.peer_monitor import PeerMonitor
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SHARED = (*MAY_GET_BETTER, Outcome.SUCCEEDED)
-"""Outcomes of a node after which the coordinator decides how to continue."""
+"""Outcomes of a node after which the coordinator decides whether another generation follows."""
 _TICK_S = 0.1
 """Pause between two checks while waiting for the next generation (seconds)."""
 
@@ -50,7 +51,7 @@ _TICK_S = 0.1
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
     """Content of `generations/end.json`: the reason why no further generation begins. The reason is empty if
-    the end of the last generation explains it."""
+    no generation follows because of how the last generation ended."""
 
     outcome: Text | None = None
     sentence: Text = ""
@@ -60,7 +61,8 @@ def run_benchmark(ctx: RunContext) -> None:
     """Run the benchmark and restart it according to the job's policy; return when no further generation follows. Raises
     RunEndedError."""
     _stop_again(ctx)
-    # A node of an elastic job first checks whether its unstarted generation is still the newest generation.
+    # A node of an elastic job must check first whether its generation is still the newest, if the generation
+    # has not been started.
     if ctx.elastic is None or not is_unstarted(ctx):
         _run(ctx)
     while _begin_next(ctx):
@@ -68,8 +70,8 @@ def run_benchmark(ctx: RunContext) -> None:
 
 
 def _run(ctx: RunContext) -> None:
-    """Run a generation. If the next generation is decided before the launch, this generation ends without a
-    launch. Raises RunEndedError."""
+    """Run a generation. If the next generation is decided before the benchmark is launched, this generation
+    ends without a launch. Raises RunEndedError."""
     if ctx.elastic is not None:
         ctx.elastic.begin(ctx.rundir.generation)
     try:
@@ -82,7 +84,7 @@ def _run(ctx: RunContext) -> None:
 
 
 def _is_change(ctx: RunContext, reason: StopReason) -> bool:
-    """Return whether another generation may follow on this node after `reason` ended a generation before its
+    """Return whether another generation can follow on this node, after `reason` ended a generation before its
     launch."""
     if ctx.elastic is not None:
         return ctx.elastic.goes_on_after(reason)
@@ -103,14 +105,16 @@ def _restore(ctx: RunContext) -> None:
 
 
 def _keeps_checkpoint(ctx: RunContext) -> Callable[[], bool]:
-    """Return a function that returns whether the generation's last checkpoint is still being uploaded."""
+    """Return a function that returns whether this node is still uploading the last checkpoint of its
+    generation."""
     checkpoints = ctx.checkpoints
     limit_s = ctx.job.limits.pull_timeout.total_seconds()
     return lambda: checkpoints is not None and checkpoints.keeps_within(limit_s)
 
 
 def wait_for_checkpoint(ctx: RunContext) -> None:
-    """Wait until the last checkpoint of an ended generation is uploaded, or until no time is left."""
+    """Wait until this node has uploaded the last checkpoint of an ended generation, or until no time is
+    left."""
     if ctx.job.checkpoint is not None and state(ctx.rundir) is not State.NOT_STARTED:
         from bai_agent.checkpoint.periodic import wait_until_kept
 
@@ -118,10 +122,11 @@ def wait_for_checkpoint(ctx: RunContext) -> None:
 
 
 def end_generations(ctx: RunContext) -> None:
-    """Record that no further generation begins, so that followers of the output end."""
+    """Write `generations/end.json`, which says that no further generation begins. The programs that follow
+    the output end then."""
     if not ctx.job.has_generations or not has_run(ctx):
         return
-    # A generation that was decided may never have begun.
+    # The newest generation was possibly decided but never started.
     runs_none = ctx.between_generations or state(ctx.rundir) is State.NOT_STARTED
     reason = ctx.reason if runs_none else None
     stopped = (
@@ -151,7 +156,8 @@ def _begin_next(ctx: RunContext) -> bool:
 
 
 def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
-    """Wait for the next generation in an elastic job, whose leader decides."""
+    """Wait for the next generation of an elastic job, which the leader decides. Return False if no generation
+    follows."""
     # Imported here, so that other jobs start sooner.
     from bai_agent.nodes.held_ports import hold_port
     from bai_agent.nodes.membership import begin, next_membership, own_peer
@@ -161,7 +167,8 @@ def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
     ended, reason, port, keeps = None, ctx.reason, hold_port(), _keeps_checkpoint(ctx)
     if elastic.at == ctx.rundir.generation:
         if elastic.is_leaving:
-            # The other nodes wait for this checkpoint until this node reports the end of its generation.
+            # The other nodes wait for this node's checkpoint until this node reports that its generation has
+            # ended.
             wait_for_checkpoint(ctx)
         end, sentence, failed = _end_of_generation(ctx)
         ended = _said(ctx, end, sentence, failed, port=port.getsockname()[1])
@@ -178,12 +185,12 @@ def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
         ctx.reason = reason
         return False
     if ctx.checkpoints is not None and ctx.checkpoints.is_alive():
-        # The next generation began without this checkpoint.
+        # The next generation began before this checkpoint was uploaded, so the checkpoint is not needed.
         ctx.checkpoints.give_up()
     ctx.tell_checkpoints()
     ctx.port = port
     begin(ctx, elastic, membership)
-    # The previous generation may have used the reserved space.
+    # The previous generation has possibly used up the reserved disk space.
     reserve_space(ctx.rundir)
     return True
 
@@ -200,8 +207,8 @@ def _launch_problem(ctx: RunContext) -> str:
 
 
 def _said(ctx: RunContext, end: MemberEnd, sentence: str, failed: int | None, *, port: int) -> GenerationEnd:
-    """Return this node's report about the end of a generation, after all of its processes on this node have
-    ended."""
+    """Return this node's report about how a generation ended. All of the generation's processes on this node
+    have ended."""
     return GenerationEnd(
         rank=ctx.node.rank,
         outcome=end.outcome.value,
@@ -216,7 +223,8 @@ def _said(ctx: RunContext, end: MemberEnd, sentence: str, failed: int | None, *,
 
 
 def _next_generation(ctx: RunContext) -> StartGeneration | None:
-    """Wait for the next generation, and return it; None if no generation follows. Raises RunEndedError."""
+    """Wait until it is decided whether another generation follows, and return its start; None if no
+    generation follows. Raises RunEndedError."""
     if not ctx.job.may_restart or ctx.rundir.end.exists():
         return None
     if ctx.monitor is not None and ctx.monitor.generations is not None:
@@ -239,7 +247,8 @@ def _next_generation(ctx: RunContext) -> StartGeneration | None:
 
 
 def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) -> StartGeneration | None:
-    """Report the end of this generation, and wait for the coordinator's decision. Raises RunEndedError."""
+    """Report how this generation ended on this node, and wait for the coordinator's decision. Raises
+    RunEndedError."""
     # Imported here, because a run of one node starts sooner without this module.
     from bai_agent.nodes.held_ports import hold_port
     from bai_agent.nodes.members_file import write_members
@@ -249,7 +258,8 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
         if not _was_ended_for_next(ctx, monitor, control):
             return None
     elif end.outcome not in _SHARED:
-        # The other nodes learn of this end as in a job without restarts.
+        # An outcome after which no restart is possible is reported at the end of the run, as in a job without
+        # restarts.
         return None
     control.is_held = _keeps_checkpoint(ctx)
     control.wait()
@@ -275,8 +285,8 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
             write_members(ctx.rundir.of_generation(ctx.rundir.generation + 1), members)
             ctx.port = port
             return StartGeneration(members=tuple(decision.members), ledger=decision.ledger)
-        # The limit does not apply after a success, however long the agreement takes. The limit does not apply
-        # to a serving node, which began before the benchmark.
+        # `limits.max_runtime` does not apply after a success, however long the other nodes take. It does not
+        # apply to a node that runs a server either, because the server began before the benchmark.
         if (end.outcome is not Outcome.SUCCEEDED or decision is not None) and ctx.role is not Role.SERVE:
             _end_if_out_of_time(ctx, sentence)
         if decision is None:
@@ -293,16 +303,18 @@ def _end_if_out_of_time(ctx: RunContext, sentence: str) -> None:
 
 
 def _end_if_silent(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """End the job as its coordinator if the benchmark is silent on all other nodes."""
+    """If this node is the coordinator and no other node's benchmark has printed anything for
+    `limits.no_output`, end the job."""
     limit = ctx.job.limits.no_output
     if monitor.is_coordinator and limit is not None and monitor.all_silent(limit.total_seconds()):
         _stop(ctx, no_output_reason(limit))
 
 
 def _was_ended_for_next(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) -> bool:
-    """Return whether the benchmark was stopped for another generation instead of the end of the job."""
+    """Return whether the benchmark was stopped because another generation follows, and not because the job
+    ends."""
     while control.decision is None and not monitor.ends_job:
-        # A restarted agent has not checked the sources yet.
+        # A restarted agent has not checked for other reasons to stop yet, such as a cancelled job.
         reason = ctx.watch.reason()
         if reason is not None and reason.outcome is not Outcome.PEER_FAILED:
             return False
@@ -320,10 +332,11 @@ def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
 
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     outcome, sentence, cause = judge_end(ctx, ended, quote=ctx.may_quote)
-    # The time of day is used, because another agent may have seen the end. The clock may have been set back
-    # since.
+    # The age is computed from the time of day, because an earlier agent possibly saw the end. It cannot be
+    # negative, even if the clock was set back since.
     ago_s = max(0.0, ctx.clock.time() - ended.time / 1000) if ended.time is not None else 0.0
-    # The failed process is used, because a launcher has its own exit code.
+    # The exit code and signal of the failed process are used, because a launcher exits with a code of its
+    # own.
     failed = ended if cause is None or cause.code is cause.signal is None else cause
     end = MemberEnd(
         outcome=outcome,
@@ -352,13 +365,13 @@ def _out_of_time(ctx: RunContext, sentence: str) -> StopReason:
 
 
 def _stop(ctx: RunContext, reason: StopReason) -> NoReturn:
-    """End the run between two generations. Raises RunEndedError."""
+    """End the run while no generation runs. Raises RunEndedError."""
     ctx.between_generations = True
     raise RunEndedError(reason)
 
 
 def _tell(ctx: RunContext, outcome: str, message: str, pause_s: float) -> None:
-    """Record once that the benchmark failed and will be restarted."""
+    """Add an event which says that the benchmark failed and will be restarted, unless it was added before."""
     generation = ctx.rundir.generation + 1
     if any(each.generation == generation for each in ctx.events.of(RestartEvent)):
         return
@@ -371,19 +384,19 @@ def _tell(ctx: RunContext, outcome: str, message: str, pause_s: float) -> None:
             message=message,
         )
     )
-    # The reason that ended this generation must not end the next generation.
+    # The reason that ended this generation is cleared, because it must not end the next generation.
     ctx.reason = None
     ctx.watch.end_generation()
 
 
 def _begin(ctx: RunContext, decision: StartGeneration) -> None:
-    """Write the decision, and begin the generation that it decides."""
+    """Write the decision to the run directory of the next generation, and begin that generation."""
     rundir = ctx.rundir.of_generation(ctx.rundir.generation + 1)
     write_decision(rundir, decision)
     ctx.begin_generation(rundir)
     if ctx.monitor is not None and ctx.monitor.generations is not None:
         ctx.monitor.generations.begin(rundir.generation, decision.ledger)
-    # The previous generation may have used the reserved space.
+    # The previous generation has possibly used up the reserved disk space.
     reserve_space(rundir)
 
 

@@ -1,5 +1,5 @@
-"""A handle to the benchmark's shim for an agent without free file descriptors. Sending a signal through this
-handle needs no further descriptor."""
+"""A handle through which an agent can send a signal to the benchmark's shim even if it has no free file
+descriptor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class HeldShim:
-    """A pidfd of the shim, opened while descriptors are free. The pidfd never refers to another process."""
+    """A pidfd of the shim, which is opened while descriptors are free. Unlike a pid, a pidfd never refers to
+    another process."""
 
     def __init__(self) -> None:
         self._pidfd: int | None = None
@@ -30,8 +31,8 @@ class HeldShim:
         return self._pidfd is not None
 
     def hold(self, ctx: RunContext, started: Started | None, *, earlier_s: float) -> None:
-        """Open a handle to the running shim. earlier_s: duration of the job before this generation (seconds).
-        Raises OSError if no descriptor is free."""
+        """Open a handle to the running shim. earlier_s: duration of earlier generations (seconds). Raises
+        OSError if no descriptor is free."""
         self._is_starved = False
         shim = find_shim(ctx.rundir, started)
         if self._pidfd is not None or shim is None or started is None:
@@ -47,8 +48,8 @@ class HeldShim:
             self.close()
 
     def watch_starved(self, ctx: RunContext, error: OSError) -> None:
-        """Apply the limits that can be checked without a descriptor: `max_runtime` and signals. The shim stops
-        the benchmark on SIGTERM."""
+        """Without free descriptors, check only `limits.max_runtime` and the signals that this agent received.
+        If the run must end, send SIGTERM to the shim, which then stops the benchmark."""
         if not self._is_starved:
             self._is_starved = True
             log.error("no file descriptor is left (%s): the agent tries again until there is one", error)

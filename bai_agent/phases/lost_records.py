@@ -1,5 +1,5 @@
-"""Reads the values that lost nodes measured. The leader takes them from the nodes' records in the job store,
-because lost nodes cannot report them."""
+"""Reads the values that lost nodes measured. The leader reads these values from the nodes' records in the job
+store, because a lost node cannot report them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bai_agent.metrics.headlines import Headlines
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 * 2**20
-"""Largest size of a node's records that are read (bytes)."""
+"""Records of a lost node that are larger than this are not read (bytes)."""
 _PIECE = 4 * 2**20
 
 
@@ -35,8 +35,8 @@ def outcomes_of_lost(
     folder: Path,
     over: Callable[[], bool],
 ) -> list[NodeOutcome]:
-    """Return the values that these nodes measured and that can be read before `over()` returns True. A warning
-    names the nodes whose values are missing.
+    """Return outcomes with the values that these nodes measured, as far as they can be read before `over()`
+    returns True. An outcome has a warning if values of its node are missing.
 
     heard: outcomes of the other nodes. members: the members of each generation, by its number.
     """
@@ -58,8 +58,8 @@ def outcomes_of_lost(
 
 
 def _copy(node: NodeRecord, path: Path, *, over: Callable[[], bool]) -> None:
-    """Copy the records of a node to `path`. Raises OSError or StoreError, also if no time is left or the
-    records are too large."""
+    """Copy the records of a node from the store to `path`. Raises OSError or StoreError, for example if no
+    time is left or the records are too large."""
     position = 0
     with path.open("wb") as file:
         while piece := node.read("metrics", position, limit=_PIECE):
@@ -117,10 +117,10 @@ def _nothing_of(rank: int) -> NodeOutcome:
 
 
 def _counts(job: Job, path: Path) -> tuple[int, dict[str, int]]:
-    """Return the number of all records, and the number of records of each metric of the job."""
+    """Return the number of records in the file, and the number of records of each metric of the job."""
     found: Counter[bytes] = Counter()
     with path.open("rb") as file:
-        # No text within a record contains these markers, because its quotes would be escaped.
+        # These markers cannot occur within a text of a record, because quotes are escaped there.
         found.update(
             line.partition(b',"name":')[2].partition(b',"value":')[0] for line in file if line.endswith(b"\n")
         )

@@ -1,5 +1,5 @@
-"""The first phase, which prepares the run directory, this node's part of the job store, the secrets, and the
-machine itself."""
+"""The first phase of a run. It prepares the run directory, this node's part of the job store, the secrets,
+and the machine."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from bai_agent.runtime.stop import RunEndedError
 from bai_agent.strategy import strategy_of
 
 _CLAIM_SECONDS = 120.0
-"""Seconds for which the claim of this node's part of an unreachable store is retried before the run ends."""
+"""If the job store is unreachable, this node retries for this long to claim its part of the store. Then the
+run ends (seconds)."""
 
 _LAUNCH_SECONDS = 600.0
-"""The same time as `_CLAIM_SECONDS`, but for a machine of a later launch. The time is longer, because the
-launcher may have died before it recorded the launch, and another launcher checks later."""
+"""Replaces `_CLAIM_SECONDS` on a machine of a later launch. The time is longer, because the program that
+launched the machine possibly died before it recorded the launch, and another program records it later."""
 
 _CLAIM_MARGIN = 5.0
-"""Additional seconds for the last answer of the store."""
+"""After the last attempt to claim, seconds to wait for the store's answer."""
 
 
 def prepare(ctx: RunContext) -> None:
-    """Complete the run directory, and check early for problems that would otherwise fail late."""
+    """Complete the run directory, and detect problems now that would otherwise fail the run much later."""
     rundir = ctx.rundir
     works = [each.work for _, each in workspaces(ctx.job, rundir)]
     for folder in (*works, rundir.log_chunks, rundir.metric_chunks):
@@ -84,8 +85,8 @@ _PARTS = {
 
 
 def missing_dependencies() -> list[str]:
-    """Return a sentence for each missing package. The agent can run without some packages, but without them
-    it is slower or has fewer features."""
+    """Return a sentence for each missing Python package. Without one of these packages, the agent is slower
+    or has fewer features."""
     wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
@@ -96,16 +97,16 @@ def missing_dependencies() -> list[str]:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user access to the benchmark's folders. If access is impossible, the problem is
-    detected before the pull."""
+    """Give the benchmark's user access to the benchmark's folders. Access is tested now, so that a problem is
+    found before the pull."""
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
             require_own_way(user, ctx.rundir.path)
             for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
-                # The user also becomes the owner of the files that `bai` copied there. Later files are
-                # created with the user's own rights.
+                # The benchmark's user also becomes the owner of the files that `bai` copied there. Later
+                # files are created with the user's own rights.
                 folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
                 for each in folders:
                     make_folder(each, private=own.path)
@@ -116,8 +117,8 @@ def _let_user_in(ctx: RunContext) -> None:
 
 
 def _link(file: Path, link: Path) -> None:
-    """Make a hard link to a growing file, in the run directory's part of the job store. Raises RunEndedError
-    if the file system has no hard links."""
+    """Make the hard link `link` to the growing file `file`. Raises RunEndedError if the file system has no
+    hard links."""
     try:
         os.link(file, link)
     except OSError as error:
@@ -183,8 +184,8 @@ def _require_job(ctx: RunContext) -> None:
 
 
 def _has_to_leave(ctx: RunContext) -> bool:
-    """Return whether the run must end before it has claimed its part of the store, from which its result would
-    be read."""
+    """Return whether the run must end before it has claimed its part of the store. Reasons that were read
+    from the store do not count."""
     reason = ctx.watch.reason()
     return reason is not None and not reason.by_store
 
@@ -198,7 +199,8 @@ def start_uploader(ctx: RunContext) -> None:
 
 
 def start_monitor(ctx: RunContext) -> None:
-    """Begin to write heartbeats for the other nodes, unless this agent already writes them."""
+    """Start the monitor that writes heartbeats for the other nodes, unless this agent has already started
+    it."""
     if ctx.elastic is not None and any(metric.required for metric in ctx.job.metrics):
         # Imported here because most runs have no required metrics.
         from bai_agent.metrics.checkpoint import required_seen
@@ -218,8 +220,8 @@ def _wait_for_machine(ctx: RunContext) -> None:
 
 
 def secrets_of(ctx: RunContext) -> dict[str, str]:
-    """Return the benchmark's secrets, by their names in its environment; the redactor redacts them from now
-    on. Raises SecretError."""
+    """Return the benchmark's secrets by the names of their environment variables. The redactor redacts these
+    secrets from now on. Raises SecretError."""
     found = {name: resolve(reference) for name, reference in ctx.job.benchmark.secrets.items()}
     ctx.redactor.know(found.values())
     ctx.knows_secrets = True

@@ -1,6 +1,5 @@
-"""The phase that fetches the benchmark's inputs after the job's network file systems are mounted. The inputs
-are the image of the benchmark's container, data and scripts, the scripts' requirements, and the checkpoint of
-another job."""
+"""The phase that fetches the benchmark's inputs, after the job's network file systems are mounted. The inputs
+are the container image, data and scripts, the scripts' requirements, and the checkpoint of another job."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ def mount_file_systems(ctx: RunContext) -> None:
     """Mount the job's network file systems, unless an earlier agent has mounted them since this boot. Raises
     RunEndedError.
 
-    If nodes share a machine, only the first node there mounts the file systems, and the other nodes wait for
-    this node in `join`.
+    If nodes share a machine, only the first node on the machine mounts the file systems. The other nodes wait
+    for the first node in the `join` phase.
     """
     if not ctx.job.mounts or not ctx.is_first_here or "run" in ctx.events.finished_phases():
         return
@@ -46,8 +45,8 @@ def mount_file_systems(ctx: RunContext) -> None:
 
 
 def unmount_file_systems(job: Job, rundir: RunDir) -> None:
-    """Unmount the file systems that an agent has mounted for this node. The file systems are unmounted last,
-    because artifacts and result may be read from them."""
+    """Unmount the file systems that an agent has mounted for this node. Called last, because artifacts and
+    the result can be on these file systems."""
     if job.mounts:
         from bai_agent.machine.network_mounts import unmount_all
 
@@ -55,7 +54,8 @@ def unmount_file_systems(job: Job, rundir: RunDir) -> None:
 
 
 def bring(ctx: RunContext) -> None:
-    """Pull data and scripts, and install the scripts' requirements."""
+    """Pull the container image, data and scripts, install the scripts' requirements, and restore another
+    job's checkpoint."""
     deadline = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     homes = workspaces(ctx.job, ctx.rundir)
 
@@ -84,7 +84,7 @@ def bring(ctx: RunContext) -> None:
                 from bai_agent.requirements.venv_cache import venv_cache
 
                 ctx.events.add(RequirementsEvent(path=required, done=False))
-                # An instance runs only one job, so it needs no cache.
+                # An EC2 instance runs only one job, so it needs no cache of Python environments.
                 cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
                 install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
                 ctx.events.add(RequirementsEvent(path=required, done=True))
@@ -117,18 +117,19 @@ def _bring_image(ctx: RunContext, deadline: float) -> None:
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
-    """Return the folders from which relative paths start. Relative paths of data start from the folder in
-    which the benchmark starts."""
+    """Return, by kind of source, the folder from which relative paths start. Relative paths of data start
+    from the folder in which the benchmark starts."""
     start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
     return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
 
 
 def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return the sources that this node pulls. On a shared machine, only the machine's first node pulls
-    absolute paths. On a shared file system, only the job's first node pulls absolute paths.
+    """Return the sources that this node pulls. If nodes share a machine, only the machine's first node pulls
+    sources with absolute paths. Only the job's first node pulls sources into a network file system of the
+    job.
 
-    If arms have folders of their own, a source with a relative path is pulled into the folder of each arm of
-    the source.
+    If arms have folders of their own, a source with a relative path is pulled into the folder of each arm
+    that lists the source.
     """
     found: dict[Source, None] = {}
     for job, rundir in workspaces(ctx.job, ctx.rundir):
@@ -144,8 +145,8 @@ def _sources(ctx: RunContext) -> Sequence[Source]:
 
 
 def _is_pulled_by(ctx: RunContext, source: Source) -> bool:
-    """Return whether no other node pulls the source for this node."""
-    # A server and its client have different sources.
+    """Return whether this node must pull the source itself."""
+    # A job's server and its client have different sources, so each pulls its own.
     if ctx.node.rank == 0 or ctx.job.server is not None:
         return True
     if Path(source.path).is_absolute() and not ctx.is_first_here:

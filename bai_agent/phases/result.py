@@ -69,19 +69,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OWN_LEVELS = 2
-"""Depth of the result's tables that have bai's own keys. Deeper tables have keys that the benchmark chose."""
+"""Down to this depth, the keys of the result's tables are bai's own and are not redacted. Deeper tables have
+keys that the benchmark chose."""
 
 _LINE_SECONDS = 0.75e-6
-"""Time that a Python benchmark takes to write one line with its own system call (measured by
+"""Time that a Python benchmark takes to write one line with a separate system call (seconds; measured by
 benchmarks/overhead.py)."""
 
 _LINE_SHARE = 0.01
 
 _LIVE_SECONDS = 2.0
-"""Shortest run for which the time of each line matters (seconds)."""
+"""Shortest run for which the result warns that the output came in blocks (seconds)."""
 
 _RESULT_SECONDS = 5.0
-"""Time reserved for the result if the machine will be lost at a known time (seconds)."""
+"""If the machine will be terminated at a known time, the artifacts' upload ends this long before, to leave
+time for the result (seconds)."""
 
 _LAST_LINES = 20
 
@@ -158,8 +160,8 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
 
 
 def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
-    """Return the content of `extracted.json`. None if the file is missing or malformed; a malformed file is
-    logged."""
+    """Return the content of `extracted.json`. None if the file is missing or malformed; an error in the file
+    is logged."""
     table = read_json(rundir.extracted)
     try:
         return None if table is None else checked(ExtractionEnd, table, where=str(rundir.extracted))
@@ -169,8 +171,8 @@ def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
 
 
 def _own_usage(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd | None) -> OwnUsage:
-    """Return the resources that bai's own programs used. Each program reports its own resources."""
-    # The usage of a killed agent is unknown.
+    """Return the CPU time and memory that bai's own programs used. Each program reports its own usage."""
+    # The usage of an earlier agent that was killed is unknown.
     agents = len(ctx.events.of(AgentEvent))
     extractor = extracted.own_usage if extracted is not None else None
     if extracted is None:
@@ -197,11 +199,11 @@ def publish_result(
     rank: int,
     deadline: float,
 ) -> None:
-    """Upload the rest of the record, and then the result if this node writes the result. The uploads end at
-    `deadline` (`time.monotonic()`).
+    """Upload the rest of this node's record, and then the job's result if this node writes it. The uploads
+    end at `deadline` (`time.monotonic()`).
 
-    The node that leads an elastic job at its end writes the result, because other nodes may continue without the
-    first node.
+    An elastic job can continue without its first node. Therefore, the node that is the leader at the end
+    writes the result.
     """
     is_first = rank == 0 and not job.is_elastic
     if uploader is not None:
@@ -218,9 +220,10 @@ def publish_result(
 def _judge(
     ctx: RunContext, left: RunEnd | None, extracted: ExtractionEnd | None, *, quote: bool
 ) -> tuple[Outcome, str, Cause | None]:
-    """Return this node's outcome, a sentence about it, and the process that failed first, if any.
+    """Return this node's outcome, a sentence about the outcome, and the process that failed first, if any.
 
-    quote: whether the sentence may quote the benchmark. Missing required metrics are judged later, over all nodes.
+    quote: whether the sentence may quote the benchmark's output. Missing required metrics are judged later,
+    for all nodes together.
     """
     outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
     if left is not None:
@@ -249,7 +252,7 @@ def _judge_end(
 
 
 def _ran_out_of_time(ctx: RunContext) -> bool:
-    """Return whether the extractor worked until its deadline."""
+    """Return whether the extractor was still working at its deadline."""
     ends = ctx.events.of(ExtractionEvent)
     return bool(ends) and not ends[-1].stalled
 
@@ -279,7 +282,8 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
                 prefix=f"{_artifacts_prefix(ctx)}{own.arm}/" if own.arm else _artifacts_prefix(ctx),
                 stopping=over,
                 user=user,
-                # A node that left before the job's end may never have been the node that saves files.
+                # A node that left an elastic job early possibly never had a benchmark process that saves
+                # files.
                 expected=ctx.elastic is None or _is_at_end(ctx.elastic),
             )
         return kept
@@ -297,7 +301,7 @@ def _artifacts_prefix(ctx: RunContext) -> str:
     folder."""
     prefix = "artifacts/" if ctx.record is None else ctx.record.key("artifacts/")
     if ctx.elastic is not None:
-        # The artifacts of the first member of the last generation are the artifacts of the job.
+        # The artifacts of an elastic job are those of the first member of its last generation.
         is_of_job = _is_at_end(ctx.elastic) and is_first_member(ctx)
         return prefix if is_of_job else f"{prefix}node-{ctx.node.rank}/"
     return prefix if ctx.job.strategy.nodes == 1 else f"{prefix}rank-{ctx.node.rank}/"
@@ -326,7 +330,7 @@ def _warnings(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd) -> list[
         )
     if ended.left_behind and not ended.lost and ended.stop is None:
         warnings.append(_left_behind(ended.left_behind, ended.left_behind_names or {}))
-    # The coordinator decides how many runs there are.
+    # Only the coordinator decides how many runs a series has, so only it warns about them.
     repeat = repeat_here(ctx) if ctx.node.rank == COORDINATOR else None
     if repeat is not None and ended.code == 0 and ended.stop is None:
         warnings += series_warnings(repeat, read_repeats(ctx.rundir.repeats), ctx.rundir)
@@ -361,7 +365,7 @@ def _why_nothing_is_quoted(ctx: RunContext) -> str | None:
     quoted."""
     if ctx.may_quote or (read_exit(ctx.rundir) is None and not _has_content(ctx.rundir.kept_output)):
         return None
-    # The secrets are unknown if another agent started the benchmark.
+    # If an earlier agent started the benchmark, this agent has not read the secrets yet.
     deadline = ctx.drain_deadline()
     why = "no time was left to look up the secrets that it may contain"
     try:
@@ -379,12 +383,13 @@ def _has_content(path: Path) -> bool:
 
 
 def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
-    """Return the benchmark's last lines without lines of its launcher. If the last lines do not contain the
-    failed process's exception, return the exception instead."""
+    """Return the last lines of the benchmark's output, without lines of its launcher. If these lines do not
+    contain the failed process's exception, return the exception instead."""
     text = read_end(ctx.rundir.kept_output, ctx.redactor, begin=generation_begin(ctx))
     if cause is not None and cause.printed is not None:
         text = cause.printed
-    # The lines are redacted again, because a secret may appear only after cursor movements are applied.
+    # The lines are redacted again, because a secret can appear as a whole only after cursor movements are
+    # applied.
     from bai_agent.metrics.search.terminal import last_lines
 
     lines = [ctx.redactor.redact(line) for line in last_lines(text, _LAST_LINES)]

@@ -1,5 +1,4 @@
-"""Finds the cause of a failure if a launcher started several processes: the process that failed first, and the
-reason."""
+"""Finds out which process failed first, and why, if a launcher started several processes."""
 
 from __future__ import annotations
 
@@ -32,30 +31,31 @@ log = logging.getLogger(__name__)
 _LAST_BYTES = 65536
 _SECRET_BYTES = 65536
 """The largest secret that AWS Secrets Manager stores (bytes)
-(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): a secret of this size may
-extend into the last lines."""
+(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): a secret of this size can
+begin before the last lines and end within them."""
 _FILES = 256
 _FILE_BYTES = 65536
 _ENTRIES = 1024
 """Largest number of entries of a folder that are examined."""
 _DEPTH = 4
 _CLOCK_MS = 1000
-"""Time by which files' time stamps may be too early and launchers' times too late (ms)."""
+"""Tolerance for file time stamps that are too early and launchers' times that are too late (ms)."""
 _MESSAGE_CHARACTERS = 300
-"""Length at which a process's message is truncated within a sentence (characters)."""
+"""A failed process's message is truncated to this length in a sentence (characters)."""
 
 
 def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
-    """Return the benchmark's outcome on this node, a sentence, and the process that failed first, if the strategy knows it.
+    """Return the benchmark's outcome on this node, a sentence about the outcome, and the process that failed
+    first, if the strategy finds it.
 
-    quote: whether the sentence may quote the benchmark.
+    quote: whether the sentence may quote the benchmark's output.
     """
     if ctx.role is Role.SERVE and ctx.job.server is not None:
         return (*classify_server(left), None)
     if ctx.role is Role.SERVE:
         outcome, sentence = classify_serving(left, program=ctx.job.strategy.serving_program)
-        # The process ended because the launcher failed, but the launcher may have failed because of one of its
-        # own processes.
+        # The serving process ended because the launcher on another node failed. The launcher possibly failed
+        # because of a process on this node.
         cause = _found_cause(ctx, left, quote=quote) if outcome is Outcome.PEER_FAILED else None
         if cause is None:
             return outcome, sentence, None
@@ -68,14 +68,14 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
 
 
 def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
-    """Return the same as `classify_end`. If the agent stopped the benchmark, the agent's reason for the stop
-    is used."""
+    """Return the same as `classify_end`. If the agent stopped the benchmark, the sentence is the agent's
+    reason for the stop."""
     outcome, sentence, cause = classify_end(ctx, left, quote=quote)
     stops = ctx.stops_of_generation()
     if left.stop is not None and outcome is not Outcome.OOM and cause is None:
         return outcome, stops[0].message if stops else sentence, None
     if ctx.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED, Outcome.KILLED):
-        # The agent stopped the benchmark, but not with an order to the shim.
+        # The agent killed the benchmark itself instead of ordering the shim to stop it.
         return ctx.reason.outcome, ctx.reason.message, None
     if outcome is Outcome.FAILED and stops and stops[-1].reason == Outcome.DISK_FULL:
         return Outcome.DISK_FULL, f"{stops[-1].message} {sentence}", cause
@@ -83,25 +83,25 @@ def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, s
 
 
 def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None = None) -> int | None:
-    """Return when the benchmark, or the first of its processes, failed (ms UTC). left: the benchmark's end,
-    which is a failure.
+    """Return when the benchmark, or the first of its processes, failed (ms UTC). left: how the benchmark
+    ended, which was a failure.
 
-    stopped: time at which the benchmark was ordered to end; None if it was not. After this time, processes
-    that communicate with the benchmark may fail because the benchmark ends.
+    stopped: time at which the benchmark was ordered to stop; None if it was not. Processes on other nodes can
+    fail from then on, because this node's processes end.
     """
     ended = left.time if left is not None else None
     if cause is None and left is not None and left.stop is not None and ended and stopped:
         return min(stopped, ended)
     if cause is None or cause.failed is None or ended is None:
         return ended
-    # A launcher that ends the other processes takes some time. A time outside of this run was written by
-    # another program.
+    # A launcher needs some time to end the other processes after the first failure. A failure time outside of
+    # this run was written by another program, and is ignored.
     begun = ended - 1000 * ((left.wall_seconds if left is not None else None) or 0) - _CLOCK_MS
     return min(cause.failed, ended) if begun <= cause.failed <= ended + _CLOCK_MS else ended
 
 
 def stopped_at(ctx: RunContext) -> int | None:
-    """Return when the run was first ordered to end (ms UTC); None if the run was not ordered to end."""
+    """Return when this generation was first ordered to stop (ms UTC); None if it was not."""
     return next((each.time for each in ctx.stops_of_generation()), None)
 
 
@@ -113,11 +113,11 @@ def read_end(
     begin: int = 0,
     end: int | None = None,
 ) -> str:
-    """Return the end of a log. The text is redacted before it is truncated, because a truncated secret would
-    not be recognised.
+    """Return the last 64 KiB of a log. The text is redacted before it is truncated, because a truncated
+    secret would not be recognised.
 
-    begin: position before which nothing is returned. end: position after which nothing is returned; None: the
-    file's end.
+    begin, end: range of the log to which the returned text is limited (byte offsets); end is None for the end
+    of the file.
     """
     try:
         with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
@@ -135,7 +135,8 @@ def read_end(
 
 
 def generation_begin(ctx: RunContext) -> int:
-    """Return the beginning of this generation's output; 0 for the first generation."""
+    """Return the offset in the output file at which this generation's output begins (bytes); 0 for the first
+    generation."""
     started = read_started(ctx.rundir) if ctx.rundir.generation else None
     return started.output_bytes if started is not None else 0
 
@@ -144,7 +145,8 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
     try:
         cause = _cause(ctx, left)
     except Exception:
-        # How the node ended must be reported, whatever files a benchmark left.
+        # Any error is caught, because the benchmark can leave any files, and the node's outcome must be
+        # reported all the same.
         log.exception("it is unknown which process failed first")
         return None
     if cause is not None and not quote:
@@ -154,7 +156,7 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
 
 def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
     redact = ctx.redactor.redact
-    # If another node starts the runs, this node has no record of runs.
+    # If another node starts the runs, `repeats.jsonl` does not exist on this node.
     runs = read_repeats(ctx.rundir.repeats) if ctx.job.repeat is not None else RepeatedRuns()
     failed = next((each for each in runs.runs if each.ended is not None and each.ended.code != 0), None)
     if failed is None and runs.failed_step is not None:
@@ -186,7 +188,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
         printed = read_end(own.path, ctx.redactor, opener=open_regular)
         cause = replace(cause, printed=printed or cause.printed)
         if failed is None and own.run is not None:
-            # If another node starts the runs, nothing else reports the run.
+            # If another node starts the runs, only the log of the process tells in which run it failed.
             kind = "warm-up run" if own.warmup else "run"
             cause = replace(cause, process=f"in {kind} {own.run + 1}, {cause.process}")
     message = redact(_plain(cause.message))
@@ -199,7 +201,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
 
 
 def _is_of(run: RepeatedRun, file: LeftFile) -> bool:
-    """Return whether a file was written in this run. After a restart, files of an earlier run may exist."""
+    """Return whether a file was written during this run. Files of earlier runs can still exist."""
     ended = run.ended.time if run.ended is not None else None
     return ended is not None and run.time - _CLOCK_MS <= file.modified <= ended + _CLOCK_MS
 
@@ -209,15 +211,15 @@ def _end_of(run: RepeatedRun) -> int | None:
 
 
 def _log_of(cause: Cause, logs: Sequence[ProcessLog], ends: Sequence[ProcessEnd]) -> ProcessLog | None:
-    """Return the log of the process that failed first. In a job with several runs, the log of the failed run
-    counts."""
+    """Return the log of the process that failed first, in the run in which it failed; None if the process has
+    no log of its own."""
     own = [each for each in logs if each.rank == cause.rank]
     paths = {each.log for each in ends if each.rank == cause.rank and each.time == cause.failed}
     return next((each for each in own if each.path in paths), own[-1] if own else None)
 
 
 def _plain(text: str) -> str:
-    """Return a text as a part of a sentence, without escape sequences and control characters."""
+    """Return a text for use within a sentence: without escape sequences and control characters."""
     return " ".join("".join(each if each.isprintable() else " " for each in _unescaped(text)).split())
 
 
@@ -226,8 +228,8 @@ def _unescaped(text: str) -> str:
 
 
 def _left_files(folder: Path) -> list[LeftFile]:
-    """Return the content of the launcher's folder. The benchmark may have put anything there, including links
-    and pipes."""
+    """Return the files in the launcher's folder, with their content. The benchmark can create anything in
+    this folder, including links and pipes."""
     with user_rights(folder_owner(folder)):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -237,7 +239,8 @@ def _left_files(folder: Path) -> list[LeftFile]:
 
 
 def _files_below(folder: int, prefix: str, depth: int) -> Iterator[LeftFile]:
-    """Yield the regular files below an open folder, which is closed."""
+    """Yield the regular files below a folder. `folder` is an open file descriptor, which this function
+    closes."""
     try:
         with os.scandir(folder) as entries:
             found = [(each.name, each.is_dir(follow_symlinks=False)) for each in islice(entries, _ENTRIES)]

@@ -1,7 +1,7 @@
-"""A run, from beginning to end. The function `run` lists the phases in order.
+"""A run of a job on one node, from beginning to end. The function `run` lists the phases in order.
 
-An agent that is restarted after a kill skips finished phases, and continues the next phase from the files of
-the run directory.
+An agent that is restarted after a kill skips the finished phases, and continues the unfinished phase from the
+files of the run directory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 _LONG_EXTRACTION = 10.0
 """Warn if extraction continues for longer than this after the benchmark exits (seconds)."""
 _FINISH_EARLY = 5.0
-"""Seconds within which an extractor that is ordered to stop reports how much output it left out."""
+"""An extractor that is ordered to stop has this long to report how much output it has not read (seconds)."""
 
 Phase: TypeAlias = Callable[[RunContext], None]
 
@@ -135,8 +135,8 @@ def finish_publishing(
     rank: int,
     outcome: Outcome,
 ) -> None:
-    """Upload the rest of a run that has ended, because the run's agent may have been killed before the
-    upload."""
+    """Upload what is left of a run that has ended. The run's agent was possibly killed before it had uploaded
+    everything."""
     from bai_agent.phases.result import publish_result
 
     discard_ssh(rundir)
@@ -162,10 +162,10 @@ def discard_ssh(rundir: RunDir) -> None:
 
 
 def _import_end(ctx: RunContext) -> None:
-    """Import the modules for the end of a run early. Raises OSError if no file descriptor is free.
+    """While the benchmark runs, import the modules that the end of the run needs. Raises OSError if no file
+    descriptor is free.
 
-    The import does not delay the benchmark. If bai is upgraded during the run, no module of the new version is
-    mixed in.
+    If bai is upgraded during the run, this agent then loads no module of the new version.
     """
     names = ["metrics.checkpoint", "metrics.search_limit", "metrics.search.terminal", "phases.result"]
     if ctx.others is not None:
@@ -178,18 +178,18 @@ def _import_end(ctx: RunContext) -> None:
         for name in names:
             import_module(f"bai_agent.{name}")
     except ImportError:
-        # A library that cannot be opened does not raise OSError. Opening this file raises OSError if no file descriptor is free, so
-        # that the import is tried again.
+        # An import without a free file descriptor raises ImportError instead of OSError. Opening this file
+        # then raises OSError, so that the import is tried again.
         os.close(os.open(os.devnull, os.O_RDONLY))
         raise
 
 
 def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
-    """Delete the Python environments after a success. After a failure, the environments are kept, because
-    they may explain the failure.
+    """Delete the benchmark's Python environments after a success. After a failure, the environments are kept,
+    because they can help to explain the failure.
 
-    Called after the result was written, because an agent that is restarted before the result is written needs
-    these environments. After a kill, `finish_publishing` deletes them.
+    Called after the result was written, because an agent that is restarted earlier still needs the
+    environments. If the agent is killed before the deletion, `finish_publishing` deletes the environments.
     """
     if outcome is Outcome.SUCCEEDED:
         for _, own in workspaces(job, rundir):
@@ -200,7 +200,7 @@ def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
 
 
 def _do(ctx: RunContext, phase: str, work: Phase) -> None:
-    """Do a phase unless it has finished before, with events for its start and end."""
+    """Run a phase, and add events for its start and end. A phase that has finished before is skipped."""
     if phase in ctx.events.finished_phases() and phase != "end":
         return
     ctx.phase = phase
@@ -218,8 +218,8 @@ def _do(ctx: RunContext, phase: str, work: Phase) -> None:
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """Record the other nodes and their roles. From now on, this node answers direct questions of the other
-    nodes and asks them questions."""
+    """Record the other nodes and their roles. From now on, this node answers direct requests of the other
+    nodes and can send requests to them."""
     members = members_of(ctx.rundir)
     peers = members.peers
     roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}
@@ -235,7 +235,8 @@ def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
 
 
 def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Do the same as `_meet` for the members of this node's generation, which may have been started before."""
+    """In an elastic job, do the same as `_meet` for the members of this node's generation. An earlier agent
+    has possibly started this generation."""
     from bai_agent.nodes.membership import meet
 
     meet(ctx, elastic)
@@ -244,10 +245,11 @@ def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
-    """Answer the other nodes' questions from now on, and ask them if this node cannot reach the store."""
+    """Answer the other nodes' requests from now on, and ask other nodes about the store when this node cannot
+    reach it."""
     me = peer_of(members.peers, ctx.node.rank)
     if ctx.agent_port is None and me.agent_port:
-        # A killed agent announced this port to the other nodes.
+        # An earlier agent of this node, which was killed, announced this port to the other nodes.
         ctx.agent_port = hold_agent_port(me.address, me.agent_port)
     if members.key is not None:
         answer_others(ctx, others, key=members.key)
@@ -257,7 +259,8 @@ def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
 def _wait_until_alone(ctx: RunContext) -> None:
     """If the job is exclusive, wait until no other job runs on this machine. Raises RunEndedError if the run
     must end during the wait."""
-    # Node 0 reports for all nodes on one machine; the other nodes wait for node 0 in `join`.
+    # If nodes share a machine, only node 0 waits for other jobs to end. The other nodes wait for node 0 in
+    # `join`.
     if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
         return
     ctx.alone = wait_until_alone(_me(ctx), tell=ctx.events.add, stopping=ctx.watch.stopping, clock=ctx.clock)
@@ -266,13 +269,15 @@ def _wait_until_alone(ctx: RunContext) -> None:
 
 @contextmanager
 def _machine_watched(ctx: RunContext) -> Iterator[None]:
-    """Record other jobs on this machine and warn about throttling while the block runs."""
+    """While the context is open, record which other jobs run on this machine. Afterwards, warn if the machine
+    was throttled."""
     if "run" in ctx.events.finished_phases():
         yield
         return
     with colocated_jobs_reported(_me(ctx), ctx.events):
         yield
-    # The facts are read from environment.json, because another agent may have started the benchmark.
+    # The counters at the start are read from environment.json, because an earlier agent possibly started the
+    # benchmark.
     before = (read_json(ctx.rundir.environment) or {}).get("counters")
     if isinstance(before, dict):
         for sentence in throttling_warnings(before, counters_now()):
@@ -291,12 +296,14 @@ def _begin(ctx: RunContext) -> None:
 
 
 def _drain(ctx: RunContext) -> None:
-    """Let the extractor and the sinks finish."""
+    """Wait until the extractor has read the output and the sinks have delivered its records, within their
+    time limits."""
     start_followers(ctx)
     deadline = _extract_rest(ctx)
     for sink in ctx.sinks:
         sink.flush_soon()
-    # The job store is flushed last, because it also receives the events of the other sinks.
+    # The job store's sink finishes last, because the job store also receives the events about the other
+    # sinks.
     for sink in sorted(ctx.sinks, key=lambda sink: sink is ctx.uploader):
         delivery = sink.finish(deadline)
         ctx.events.add(
@@ -312,7 +319,8 @@ def _drain(ctx: RunContext) -> None:
 
 
 def _extract_rest(ctx: RunContext) -> float:
-    """Wait for the extractor; return the deadline (`time.monotonic()`) for sending its records."""
+    """Wait until the extractor has finished. Return the deadline for delivering its records
+    (`time.monotonic()`)."""
     clock = ctx.clock
     begun = clock.monotonic()
     deadline = begun + ctx.job.limits.extract_timeout.total_seconds()
@@ -322,8 +330,8 @@ def _extract_rest(ctx: RunContext) -> float:
     def over() -> bool:
         nonlocal deadline, within, hurry
         now = clock.monotonic()
-        # The deadline is computed each time, because a machine that shuts down leaves less time than a
-        # cancelled job.
+        # The deadline is computed at each check, because a shutdown of the machine can leave less time than
+        # an earlier cancellation.
         if (ctx.watch.abandoned() or ctx.disk.look()) and ctx.drain_deadline() < hurry:
             hurry = ctx.drain_deadline()
             within = min(_FINISH_EARLY, (hurry - now) / 2)
@@ -345,7 +353,7 @@ def _extract_rest(ctx: RunContext) -> float:
 
 
 def _end(ctx: RunContext) -> None:
-    """Save the artifacts and write the result."""
+    """Save the artifacts, and write the result of this node's run."""
     from bai_agent.phases.result import write_result
 
     ctx.outcome = write_result(ctx)
@@ -353,12 +361,12 @@ def _end(ctx: RunContext) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """The phases of a run, in this order."""
+    """The functions that run the phases of a run, in the order of the phases."""
 
     prepare: Phase = prepare
     pull: Phase = bring
     join: Phase = join
     run: Phase = run_benchmark
     drain: Phase = _drain
-    """The phase in which records are delivered, which is skipped if the benchmark never began."""
+    """The phase in which records are delivered. The phase is skipped if the benchmark never began."""
     end: Phase = _end

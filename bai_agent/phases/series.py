@@ -1,4 +1,4 @@
-"""Decides whether the runs of a `[repeat]` job are enough, and returns their outcomes."""
+"""Decides whether the completed runs of a `[repeat]` job are enough, and returns the outcomes of the runs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PIECE = 4 << 20
-"""Bytes of records that are read at once. The benchmark is checked between two reads."""
+"""Bytes of records that are read at once. Between two reads, the agent checks the benchmark."""
 _SHORT_RUN_SECONDS = 2.0
 _EVENT_SECONDS = 1.0
-"""Pause between two events about short runs (seconds)."""
+"""Shortest time between two events that report the start of a run (seconds)."""
 _OF_A_RUN = b'"src":"run"'
 
 
 class RepeatDecision:
-    """Tells the shim after each run whether the runs are enough by `until`.
+    """Tells the shim after each run whether the completed runs meet `[repeat] until`.
 
-    The decision only depends on the records in `metrics.jsonl`, so a restarted agent makes the same decision.
+    The decision depends only on records in `metrics.jsonl` and `repeats.jsonl`, so a restarted agent makes
+    the same decision.
     """
 
     def __init__(self, job: Job, rundir: RunDir) -> None:
@@ -46,22 +47,24 @@ class RepeatDecision:
         self._runs = RepeatsFile(rundir.repeats)
         self._offset = 0
         self._values: dict[str, list[tuple[int, float]]] = {}
-        """Times and values of the current run, by series."""
+        """Time stamps and values of the metric in the current run, by series."""
         self._headlines: dict[tuple[str | None, str], dict[int, float]] = {}
-        """Headlines of successful runs, by arm and series and by block."""
+        """Headlines of the successful runs, by arm and series, then by the number of the block."""
         self._complete = 0
-        """Number of runs with all records."""
+        """Number of runs of which all records have been read."""
         self._hurried, self._since = 0, 0.0
-        """Number of complete runs at the last check, and time since when that number has been the same."""
+        """`_hurried`: value of `_complete` at the last call of `hurries`. `_since`: time since which
+        `_complete` has not changed."""
 
     def hurries(self, now: float) -> bool:
-        """Return whether runs are so short that pauses between them matter. now: monotonic time (seconds)."""
+        """Return whether the runs are so short that pauses between the runs matter. now: monotonic time
+        (seconds)."""
         if self._complete != self._hurried:
             self._hurried, self._since = self._complete, now
         return self._complete > 0 and now - self._since < _SHORT_RUN_SECONDS
 
     def poll(self) -> None:
-        """Read new records. The call is cheap enough to be made many times a second."""
+        """Read new records. Cheap enough to be called many times per second."""
         if self._repeat is None:
             return
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -82,13 +85,13 @@ class RepeatDecision:
     def _take(self, record: Mapping[str, Any], repeat: Repeat) -> None:
         number = record.get("repeat")
         if record["name"] == repeat.metric and number is not None:
-            # Processes with a log of their own are distinguished by a label, so the process's number is
-            # removed from the source here.
+            # If each process has a log of its own, a label of the series already distinguishes the processes.
+            # The process's number is therefore removed from the source.
             source = record["src"].partition("/")[0]
             series = json.dumps([source, record.get("labels")], sort_keys=True)
             self._values.setdefault(series, []).append((record["timestamp"], float(record["value"])))
         if record["src"] == "run" and number == self._complete:
-            # The records with source "run" are the last records of a run.
+            # A record with the source "run" comes after all other records of its run.
             self._complete += 1
             self._end_run(number, repeat)
 
@@ -114,14 +117,14 @@ class RepeatDecision:
             until=repeat.until,
             least=repeat.decided_after // arms,
         )
-        # A decision is made only after whole blocks.
+        # The runs can be enough only after a whole block.
         whole = self._complete % arms == 0
         word = {**found.as_table(), "runs": self._complete, "enough": found.enough and whole}
         write_json(self._rundir.repeat_word, word)
 
 
 def _headline(values: Sequence[tuple[int, float]], metric: Metric, *, started: int) -> float | None:
-    """Return the headline of a run without its warm-up; None if no values are left."""
+    """Return the headline of a run, computed without its warm-up values; None if no values are left."""
     begin = started + metric.warmup.total_seconds() * 1000 if metric.warmup is not None else 0
     measured = [value for time, value in values if time >= begin][metric.warmup_values :]
     from bai_agent.job.job_headlines import headline_of
@@ -130,7 +133,7 @@ def _headline(values: Sequence[tuple[int, float]], metric: Metric, *, started: i
 
 
 class RepeatProgress:
-    """Adds an event for the current run."""
+    """Adds an event when a run starts, at most one per second."""
 
     def __init__(self, ctx: RunContext) -> None:
         self._ctx = ctx
@@ -140,7 +143,7 @@ class RepeatProgress:
         self._next = 0.0
 
     def poll(self) -> None:
-        """Check for a new run. The call is cheap enough to be made many times a second."""
+        """Check whether a new run has started. Cheap enough to be called many times per second."""
         repeat, now = self._ctx.job.repeat, self._ctx.clock.monotonic()
         if repeat is None or now < self._next:
             return
@@ -184,17 +187,18 @@ def _outcome_of(number: int, ended: RunEnd | None, started: int | None, arm: str
 
 
 def repeat_here(ctx: RunContext) -> Repeat | None:
-    """Return the job's `[repeat]`; None if another node starts the runs."""
+    """Return the job's `[repeat]` table; None if another node starts the runs."""
     return None if ctx.role is Role.SERVE else ctx.job.repeat
 
 
 def series_end(
     ctx: RunContext, ended: RunEnd, outcome: Outcome, sentence: str, *, cause: Cause | None
 ) -> tuple[Outcome, str]:
-    """Return this node's outcome and sentence. In a `[repeat]` job, outcome and sentence are about the
-    series, and the sentence names the run.
+    """Return this node's outcome and a sentence about it. In a `[repeat]` job, outcome and sentence are about
+    the whole series of runs, and the sentence names a failed run.
 
-    ended: exit.json, the source of `outcome` and `sentence`. cause: the process that failed first in the first failed run, if known.
+    ended: content of exit.json, from which `outcome` and `sentence` were made. cause: the process that failed
+    first in the first failed run, if known.
     """
     repeat = repeat_here(ctx)
     if repeat is None or outcome not in OF_A_RUN:
@@ -232,7 +236,8 @@ def series_end(
 
 
 def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[str]:
-    """Return warnings about a series that ended before its goal."""
+    """Return warnings if the series ended before it had as many runs as wanted, or before its interval was
+    narrow enough."""
     done = len(runs.measured)
     warnings = []
     if repeat.until is not None and repeat.decided_after is not None:
@@ -249,7 +254,7 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
 
 
 def _not_enough(word: Mapping[str, Any], metric: str, until: float) -> str:
-    """Return why the runs were not enough."""
+    """Return a sentence that says why the runs do not meet `[repeat] until`."""
     width = word.get("interval")
     asked = f"[repeat] until asks for ±{until:.1%}"
     if width is None:
@@ -263,7 +268,7 @@ def _not_enough(word: Mapping[str, Any], metric: str, until: float) -> str:
 
 
 def _was_over(ctx: RunContext, runs: RepeatedRuns, ended: RunEnd) -> bool:
-    """Return whether the series was complete before its largest number of runs."""
+    """Return whether the series was allowed to end before its largest number of runs."""
     if ctx.job.runs_together:
         return (read_json(ctx.rundir.turn) or {}).get("begins") is False
     limit = ctx.job.repeat.max_time if ctx.job.repeat is not None else None
@@ -272,7 +277,7 @@ def _was_over(ctx: RunContext, runs: RepeatedRuns, ended: RunEnd) -> bool:
 
 
 def _were_enough(runs: RepeatedRuns, rundir: RunDir) -> bool:
-    """Return whether these runs reached the interval of `until`."""
+    """Return whether these runs meet `[repeat] until`."""
     word = read_json(rundir.repeat_word) or {}
     return word.get("runs") == len(runs.measured) and bool(word.get("enough"))
 

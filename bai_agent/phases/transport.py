@@ -1,8 +1,8 @@
-"""Finds the networks that NCCL and Open MPI chose, in their own output.
+"""Finds out which networks NCCL and Open MPI chose, from what they print.
 
-NCCL reports its network with NCCL_DEBUG=INFO, and Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
-`btl_base_verbose`. Only the beginning of the output is searched, because both choose a network before they
-compute.
+NCCL prints its network with NCCL_DEBUG=INFO, and Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
+`btl_base_verbose`. Only the beginning of the output is searched, because both libraries choose a network
+before the benchmark computes.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ from bai_agent.run.run_context import RunContext
 from bai_agent.strategy.process_ends import open_regular, process_logs
 
 HEAD_BYTES = 4 << 20
-"""Bytes of each file that are searched for transports."""
+"""Number of bytes at the beginning of each file that are searched for transports."""
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 4096
-"""Longest line that is searched for a report (bytes). Longer lines are skipped."""
+"""Longest line that is searched for the name of a network (bytes). Longer lines are skipped."""
 _PAUSE_SECONDS = 2.0
 _PROCESSES = 8
-"""Number of processes of a node whose output is searched if each process has its own log. All processes make
-the same choice."""
+"""If each process of a node has its own log, the logs of this many processes are searched. All processes
+choose the same network."""
 
 _MOST_WORDS = 32
-"""Largest number of networks of a library that are recorded. The number is limited, because text that looks
-like a report may be the benchmark's own."""
+"""Largest number of networks per library that are recorded. The number is limited, because the benchmark can
+print any text that looks like such a name."""
 
 _WORD = rb"[A-Za-z0-9_.;+-]"
 _NAME = rb"(" + _WORD + rb"(?:[ A-Za-z0-9_.;+-]{0,38}" + _WORD + rb")?)"
-"""Expression of a network's name in the record. NCCL's plugins have names like "AWS Libfabric"."""
+"""Regular expression of a network's name. NCCL's plugins have names like "AWS Libfabric"."""
 
 
 @dataclass(frozen=True)
 class _Phrase:
-    """Patterns by which a library reports its network, and the names in the record."""
+    """A kind of line in which a library prints its network, and the name under which the network is
+    recorded."""
 
     library: str
     literal: bytes
-    """Text that a line must contain to be searched with the pattern."""
+    """Text that a line must contain before the line is searched with the pattern."""
     pattern: bytes
-    """Expression that is compiled when a line contains the literal, because few jobs print the literal."""
+    """Regular expression of the line. It is compiled only after a line contains the literal, because few jobs
+    print such lines."""
     form: str
 
 
@@ -84,14 +86,15 @@ _SOCKETS = r"NET/Socket|btl/tcp|(?:NET|mtl)/(?:OFI|ofi) provider (?:tcp|udp|sock
 
 
 class TransportScan:
-    """Reads the beginnings of growing files, each byte once, and remembers the reported networks."""
+    """Reads the beginnings of growing files, each byte once, and collects the networks that they name."""
 
     def __init__(self) -> None:
         self._read: dict[Path, int] = {}
         self._found: dict[str, dict[str, None]] = {}
 
     def read(self, paths: Iterable[Path], *, ended: bool = False) -> dict[str, list[str]]:
-        """Return the networks found, by library. ended: whether the files are complete."""
+        """Read on, and return all networks found so far, by library. ended: whether the files are
+        complete."""
         for path in paths:
             self._read_file(path, ended=ended)
         return {library: list(words) for library, words in self._found.items()}
@@ -125,8 +128,8 @@ class TransportScan:
 
 
 def _piece(path: Path, start: int, size: int) -> bytes:
-    """Return a piece of a file. The piece is empty if there is no regular file, because the benchmark may
-    replace the file by anything."""
+    """Return a piece of a file. The piece is empty if the path is not a regular file, because the benchmark
+    can replace the file by anything."""
     with suppress(OSError), os.fdopen(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)
         return file.read(size)
@@ -134,7 +137,7 @@ def _piece(path: Path, start: int, size: int) -> bytes:
 
 
 class TransportLook:
-    """Records found networks as events of the run, and warns if sockets are used although EFA was
+    """Adds an event for each network that is found, and warns if the libraries use sockets although EFA was
     requested."""
 
     def __init__(self, ctx: RunContext) -> None:
@@ -143,7 +146,7 @@ class TransportLook:
         self._next = 0.0
 
     def __call__(self, *, ended: bool = False) -> None:
-        """Search the output, unless the output was searched just before. ended: whether the benchmark has
+        """Search the new output, unless it was searched just before. ended: whether the benchmark has
         ended."""
         now = self._ctx.clock.monotonic()
         if now < self._next and not ended:
@@ -157,8 +160,8 @@ class TransportLook:
             self._warn(library, words)
 
     def _logs(self) -> list[Path]:
-        """Return the files that may contain reports of networks: the benchmark's output, and the logs of the
-        first processes that mpirun started on this node."""
+        """Return the files in which the libraries can name their networks: the benchmark's output, and the
+        logs of the first processes that mpirun started on this node."""
         rundir = self._ctx.rundir
         logs = process_logs(rundir.processes)[:_PROCESSES]
         return [rundir.kept_output, *(each.path for each in logs)]
@@ -176,5 +179,6 @@ class TransportLook:
 
 
 def transports_in(ctx: RunContext) -> Mapping[str, list[str]]:
-    """Return the networks in the run's events, by library; the last event of each library counts."""
+    """Return the networks in the run's events, by library. If a library has several events, its last event is
+    used."""
     return {each.library: each.uses for each in ctx.events.of(TransportEvent)}
