@@ -1,4 +1,4 @@
-"""Brings data and scripts to the machine."""
+"""Downloads or copies a job's data and scripts to this machine."""
 
 from bai_agent.errors import NoSpaceError, PullStopped
 from bai_agent.pull.progress import PullProgress

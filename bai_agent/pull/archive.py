@@ -1,6 +1,6 @@
 """Reads archives as a stream of members: tar (plain, gzip, bzip2, xz, zstd) and zip, recognised by content.
 
-Our own limits, and not the sizes in a file's header, bound the memory for decompression.
+The memory for decompression is bounded by limits of this module, not by sizes in a file's header.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LINK_LIMIT = 4096
 """Longest target of a symbolic link (PATH_MAX)."""
 _BLOCK = 512
 _HEADERS_LIMIT = 4 << 20
-"""Most bytes of the headers of one tar member (name, extended attributes, sparse map), because tarfile keeps them in
-memory."""
+"""Largest size of one tar member's headers: name, extended attributes and sparse map (bytes). tarfile keeps
+these headers in memory."""
 _SKIP = 1 << 20
 _LATEST = 2.0**33
-"""Latest accepted time of a member (seconds since the epoch), in the year 2242."""
+"""Latest accepted modification time of a member, in the year 2242 (seconds since the epoch)."""
 WINDOW_LIMIT = 128 << 20
 """Largest window of a decompressor (bytes). `xz -9` uses 64 MiB, `zstd --ultra -22` 128 MiB, but a header may request 4
 GiB."""
@@ -50,7 +50,8 @@ TOO_LARGE = (
 
 
 class ArchiveError(Exception):
-    """The file is damaged or not a supported archive. The text is the end of a sentence."""
+    """The file is damaged or not a supported archive. The message continues a sentence that begins with the
+    file's name."""
 
 
 class MemberKind(Enum):
@@ -62,7 +63,7 @@ class MemberKind(Enum):
 
 
 class MemberContent:
-    """The content of a member. Reading damaged content raises ArchiveError."""
+    """File-like content of an archive member. Reading damaged content raises ArchiveError."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -106,13 +107,13 @@ def open_archive(path: Path) -> Iterator[Iterator[ArchiveMember]]:
                 metered = _Metered(stack.enter_context(decompressed(file, start)))
                 tar = stack.enter_context(tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|"))
                 members = _tar_members(tar, metered)
-        # Errors inside the `with` block are not translated, because they may have other causes than the
-        # archive.
+        # Errors in the caller's `with` block are not translated to ArchiveError, because they can have causes
+        # other than the archive.
         yield members
 
 
 class _Metered:
-    """The archive's bytes, limited while a member's headers are read."""
+    """The archive's bytes. While a member's headers are read, the number of bytes is limited."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -153,7 +154,7 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
 
 
 def _pass_over_content(tar: tarfile.TarFile) -> None:
-    """Skip the content of the last member except one byte, which `next` needs.
+    """Skip the unread content of the last member except for one byte, which tarfile's `next` needs.
 
     Without this step, tarfile would try to skip the full size in the header of a truncated archive.
     """
@@ -208,11 +209,12 @@ def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[ArchiveM
 
 
 def _check_window(info: zipfile.ZipInfo, file: IO[bytes]) -> None:
-    """Raise ArchiveError if a member packed with LZMA requests too much memory. zipfile has no such limit.
+    """Raise ArchiveError if a member compressed with LZMA requests too much memory, because zipfile has no
+    such limit.
 
-    APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): after the local header's
-    30 bytes, the name and the extra field come a version, the properties' length, and the properties: a byte, and the
-    dictionary's size.
+    APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): the local
+    header's 30 bytes, the name and the extra field are followed by a version, the length of the LZMA
+    properties, and the properties. The properties are a byte and the dictionary's size.
     """
     if info.compress_type != zipfile.ZIP_LZMA:
         return
@@ -243,7 +245,7 @@ def _zip_time(info: zipfile.ZipInfo) -> float | None:
 
 
 def _time(seconds: float) -> float | None:
-    """Return a member's time; None if some file system could not store it."""
+    """Return a member's modification time; None if there are file systems that cannot store it."""
     return max(0.0, seconds) if seconds < _LATEST else None
 
 
@@ -348,7 +350,7 @@ class _Lzma:
 
 
 def _zstd(file: IO[bytes]) -> IO[bytes]:
-    # libzstd refuses windows above 128 MiB by itself (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
+    # libzstd itself refuses windows above 128 MiB (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
     if sys.version_info >= (3, 14):
         from compression import zstd
 
@@ -364,8 +366,8 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 class _Zstd:
-    """A zstd stream. The stream's errors become ArchiveError, because each Python has them in a different
-    module."""
+    """A zstd stream. Its errors are translated to ArchiveError, because their class depends on the version of
+    Python."""
 
     def __init__(self, stream: IO[bytes], error: type[Exception]) -> None:
         self._stream = stream

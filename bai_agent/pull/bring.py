@@ -1,5 +1,5 @@
-"""Brings one source to this machine. The source is found at its origin, compared with the files here,
-fetched, checked and unpacked."""
+"""Brings one source to this machine. The source's files are listed at its origin and compared with the files
+on this machine. Files that differ are fetched, verified and unpacked."""
 
 from __future__ import annotations
 
@@ -52,13 +52,14 @@ class PullTask:
         return self.unpack_root if self.source.unpack is Unpack.IN_PLACE else self.target
 
     def landing_user(self) -> User | None:
-        """Return the user with whose rights the files are written. The result is the benchmark's user if that
-        user can write there, and None otherwise. Raises OSError."""
+        """Return the user with whose rights the files are written: the benchmark's user if this user can
+        write at the target, and None (the agent's user) otherwise. Raises OSError."""
         root = self.target if self.source.unpack is Unpack.NO else self.unpack_root
         return self.user if self.user is not None and may_change(self.user, root) else None
 
     def reader(self) -> User | None:
-        """Return the user with whose rights the source is read. Raises OSError."""
+        """Return the user with whose rights a local source is read: the benchmark's user if this user could
+        change the path, and None (the agent's user) otherwise. Raises OSError."""
         path = file_path(self.source.src) if scheme_of(self.source.src) == "file" else None
         return (
             self.user if self.user is not None and path is not None and may_change(self.user, path) else None
@@ -66,7 +67,7 @@ class PullTask:
 
     @property
     def unpack_root(self) -> Path:
-        """Folder of an archive's members."""
+        """Folder into which an archive is unpacked."""
         beside = self.source.unpack is Unpack.IN_PLACE and not self.source.path.endswith("/")
         return self.target.parent if beside else self.target
 
@@ -88,7 +89,7 @@ class PullTask:
 
 @dataclass(frozen=True)
 class Pulled:
-    """A finished source in the manifest."""
+    """Entry of the manifest about a source that has been pulled completely."""
 
     src: str
     path: str
@@ -102,7 +103,7 @@ class Pulled:
 
 
 _Content = dict[str, str | None]
-"""The known tag and checksums of a source. The keys are those of SourceFacts."""
+"""The tag and the checksums of a source, as far as known. The keys are names of fields of SourceFacts."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ class _Place:
 
 
 def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
-    """Bring one source to its place. before: the source's entry in the manifest of an earlier agent. Raises
-    PullError."""
+    """Bring one source to its target path. before: the source's entry in the manifest of an earlier agent.
+    Raises PullError."""
     try:
         user = task.landing_user()
         known = _finished_before(before, user) or _bring_anew(task, watch, user)
@@ -127,16 +128,17 @@ def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
 
 
 class Origin(Protocol):
-    """The origin of a source. All methods raise PullError."""
+    """The place from which a source is fetched, such as a bucket. All methods raise PullError."""
 
     def survey(self) -> RemoteListing:
-        """Return the content of the source before it is fetched."""
+        """List the files of the source and their metadata, before anything is fetched."""
         ...
 
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
-        """Fetch `remotes`; call `keep` with each complete draft and its current facts."""
+        """Fetch the files `remotes`. Call `keep` with each complete temporary file and the file's current
+        metadata."""
         ...
 
 
@@ -145,14 +147,14 @@ def open_origin(source: Source, watch: PullWatch) -> Origin:
     scheme = SCHEMES.get(scheme_of(source.src))
     if scheme is None:
         raise PullError(f"{source_name(source.src)}: must be one of {schemes_text()}")
-    # Imported here, so that only jobs that use a protocol need its imports.
+    # Imported here, so that a job imports only the modules for the protocols that it uses.
     kind: Callable[[Source, PullWatch], Origin] = resolve_name(f"bai_agent.pull.{scheme.origin}")
     return kind(source, watch)
 
 
 def _finished_before(before: object, user: User | None) -> Pulled | None:
-    """Return the source's entry in the manifest if all files of the entry are still in place. Sends no
-    network request."""
+    """Return the source's entry in the manifest if all files of the source are still in place, and None
+    otherwise. Sends no network request."""
     if not isinstance(before, dict):
         return None
     try:
@@ -185,7 +187,7 @@ def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
             raise PullError(f"{tally.src}: has no file name; say it in path")
     place = _place(task, folder=listing.folder, name=name)
     if listing.folder and listing.is_at(task.target, user=user):
-        # Source and path are the same, so there is nothing to do and no record is needed.
+        # The source is the target folder itself, so nothing is copied and no record is written.
         return _in_place(listing, task, place)
     with open_journal(place.journal, watch, user=user) as journal:
         landing = Landing(
@@ -252,7 +254,8 @@ def _bring_file(
     _expect_size(task, remote)
     if landing.holds(remote):
         put = journal.record.puts[name]
-        # The record proves nothing, because anybody who can write to the folder may have written it.
+        # The record alone is no proof of the checksums, because anybody who can write to the folder could
+        # have written the record.
         if not task.sums.wanted or has_sums(path, task.sums, landing.watch, user=landing.user):
             return {
                 "tag": remote.tag,
@@ -297,8 +300,8 @@ def _bring_archive(
     def keep(draft: PartialFile, arrived: Remote) -> None:
         # The archive is verified before the first member is written.
         draft.verify(size=_size(task, arrived), sums=task.sums)
-        # If other users can write here, the name may already refer to another file. The descriptor still
-        # refers to the file that was checked.
+        # If other users can write to the folder, the name possibly refers to another file by now. The
+        # descriptor still refers to the file that was verified.
         unpack(draft.path if landing.user is None else Path(f"/proc/self/fd/{draft.descriptor}"), landing)
         content.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
 

@@ -17,10 +17,10 @@ from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Sums
 
 CHUNK = 1 << 20
-"""Bytes read and written at a time."""
+"""Number of bytes that are read or written at a time."""
 WRITE = 64 << 10
-"""Bytes of one write into a file with reserved size. Larger writes make the page cache use larger folios, which cost
-twice the processor time if their memory is cold (Linux 6.18, ext4; `benchmarks/s3.py`).
+"""Number of bytes per write into a file with a reserved size. Larger writes make the page cache use larger
+folios, which cost twice the processor time if their memory is cold (Linux 6.18, ext4; `benchmarks/s3.py`).
 """
 
 
@@ -35,7 +35,7 @@ class PartialFile:
     path: Path
     descriptor: int
     user: User | None = None
-    """User whose rights are used to look up the file's name. None means the agent's own rights."""
+    """User with whose rights the file's name is looked up. None means the agent's own rights."""
 
     @property
     def size(self) -> int:
@@ -61,11 +61,11 @@ class PartialFile:
 
     @property
     def begun(self) -> PartialTransfer:
-        """The recorded transfer that this draft continues."""
+        """The journal's record of the transfer that this temporary file continues."""
         return self.journal.record.begun[self.name]
 
     def start_over(self, *, tag: str | None, size: int | None) -> None:
-        """Discard the content, because the object at the origin has changed or the content is wrong."""
+        """Discard the content. Called when the object at the origin has changed or the content is wrong."""
         self.journal.begin(self.name, tag=tag, size=size, part_bytes=0)
         os.ftruncate(self.descriptor, 0)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -77,7 +77,8 @@ class PartialFile:
             self.path.unlink(missing_ok=True)
 
     def verify(self, *, size: int | None, sums: Sums) -> None:
-        """Raise PullError unless the whole file has this size and these checksums; a wrong file is deleted."""
+        """Raise PullError unless the whole file has this size and these checksums. A file that does not match
+        is deleted."""
         if size is not None and self.size != size:
             found = self.size
             self.discard()
@@ -88,8 +89,8 @@ class PartialFile:
 def check_sums(
     descriptor: int, sums: Sums, *, src: str, watch: PullWatch, on_mismatch: Callable[[], None]
 ) -> None:
-    """Raise PullError unless the content has these checksums. Reading is cheap, because the file was just
-    written and is in the page cache."""
+    """Raise PullError unless the file's content has these checksums. Reading the file again is cheap, because
+    it was just written and is in the page cache."""
     for name, found in _hash(descriptor, sums.wanted, watch).items():
         if found != getattr(sums, name):
             on_mismatch()

@@ -1,9 +1,10 @@
-"""Sources with http:// and https://. A source is one file, fetched with the standard library. A transfer is
-resumed with a Range if the server supports ranges.
+"""Sources with http:// and https:// addresses. A source is one file, which is fetched with the standard
+library. An interrupted transfer is resumed with a Range request if the server supports ranges.
 
-The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and
-`no_proxy` names the hosts that are contacted directly. The entries of `no_proxy` are names (which include all
-their subdomains), addresses, and networks such as 10.0.0.0/8, each with an optional port, or `*`.
+Environment variables can name a proxy: `http_proxy` and `https_proxy` in the form
+`http://user:password@host:port`. `no_proxy` names the hosts that are contacted directly. The entries of
+`no_proxy` are names (which include all their subdomains), addresses, and networks such as 10.0.0.0/8, each
+with an optional port, or `*`.
 """
 
 from __future__ import annotations
@@ -34,24 +35,25 @@ from bai_agent.pull.remote import Remote, RemoteListing
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 30.0
 ATTEMPTS = 6
-"""Consecutive failures without a new byte after which a source is given up."""
+"""After this many consecutive failures without a new byte, the pull of a source fails."""
 _REDIRECTS = 10
 _LONGEST_PAUSE_S = 20.0
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 _RETRIED_CODES = (408, 425, 429, 500, 502, 503, 504)
 _IN_PATH = "/%:@!$&'()*+,;=~-._"
 _DIGITS = re.compile(r"[0-9]{1,18}")
-"""Number of bytes or seconds in a header. `int` rejects some texts that `isdigit` accepts."""
+"""A number of bytes or seconds in a header. `isdigit` is not used, because it accepts some texts that `int`
+rejects."""
 _LARGEST = 2**63 - 1
 """Largest size of a file in bytes (off_t)."""
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".br", ".z", ".zip")
 _REFUSED_BY_PROXY = re.compile(r"Tunnel connection failed: (40[137])\b")
-"""Message of http.client if a proxy refuses a tunnel."""
+"""Message of http.client after a proxy has refused a tunnel."""
 
 
 class _PassingError(Exception):
-    """A temporary failure. The message is the end of a sentence for the user. `pause_s`: pause that the
-    server requested (seconds)."""
+    """A temporary failure, after which the request is repeated. The message is the end of a sentence for the
+    user. `pause_s`: pause that the server requested (seconds)."""
 
     def __init__(self, text: str, *, pause_s: float | None = None) -> None:
         super().__init__(text)
@@ -71,7 +73,8 @@ class _Answer:
     size: int | None
     """Size of the whole file. None if the server does not report the size."""
     tag: str | None
-    """Validator for resuming, which is a strong ETag, or Last-Modified if there is none."""
+    """Validator with which a transfer is resumed: a strong ETag, or Last-Modified if there is no strong
+    ETag."""
 
 
 class HttpOrigin:
@@ -89,7 +92,7 @@ class HttpOrigin:
         self._watch = watch
 
     def survey(self) -> RemoteListing:
-        """Return the server's metadata of the file. Raises PullError."""
+        """Request the file's metadata from the server. Raises PullError."""
         for attempt in range(ATTEMPTS):
             try:
                 with self._get(start=0, tag=None) as answer:
@@ -103,13 +106,14 @@ class HttpOrigin:
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
-        """Fetch the file; the complete draft goes to `keep`. Raises PullError."""
+        """Fetch the file, and call `keep` with the complete temporary file. Raises PullError."""
         for remote in remotes:
             with landing.draft(remote.name, tag=remote.tag, size=remote.size) as draft:
                 keep(draft, self._download(remote, draft, landing))
 
     def _download(self, remote: Remote, draft: PartialFile, landing: Landing) -> Remote:
-        """Fill `draft`; return the file's metadata, which may be newer than that of the survey."""
+        """Download the file into `draft`. Return the file's metadata, which is newer than that of `survey` if
+        the file has changed since."""
         attempt = best = 0
         known = remote
         while True:
@@ -130,8 +134,8 @@ class HttpOrigin:
                 draft.start_over(tag=None, size=None)
                 known = Remote(name=remote.name, key=remote.key, size=None, tag=None)
             except _PassingError as failure:
-                # A server without ranges may fail at the same offset every time, so only new bytes count as
-                # progress.
+                # A server without ranges can fail at the same offset every time. Therefore, only bytes beyond
+                # the earlier offsets count as progress.
                 attempt = 0 if draft.size > best else attempt
                 best = max(best, draft.size)
                 self._back_off(attempt, failure)
@@ -151,12 +155,13 @@ class HttpOrigin:
         if answer.size is not None and at != answer.size:
             raise _PassingError(f"the connection ended after {at:,} of {answer.size:,} bytes")
         if at == 0 and answer.size is None and not answer.response.chunked:
-            # http.client accepts incomplete headers.
+            # http.client accepts a response whose headers end early.
             raise _PassingError("the connection ended before the file's length or first byte")
 
     @contextmanager
     def _get(self, *, start: int, tag: str | None) -> Iterator[_Answer]:
-        """Request the file from `start` on, if the file still has `tag`. Redirects are followed."""
+        """Request the file's bytes from `start` on, if the file still has the validator `tag`. Redirects are
+        followed."""
         parts = self._first
         for _ in range(_REDIRECTS):
             self._watch.check()
@@ -211,15 +216,15 @@ class HttpOrigin:
         )
 
     def _check_encodings(self, headers: http.client.HTTPMessage) -> None:
-        """Raise PullError if the body is encoded although the plain file was requested."""
+        """Raise PullError if the response's body is encoded although the plain file was requested."""
         transfer = headers.get("Transfer-Encoding", "chunked").strip().lower()
         if transfer != "chunked":
             raise PullError(
                 f'{self._src}: the server sends it in a way that was not asked for (Transfer-Encoding "{transfer}")'
             )
         content = headers.get("Content-Encoding", "identity").strip().lower()
-        # Many servers send Content-Encoding for an archive whose content is the plain file. A checksum
-        # detects the difference.
+        # Many servers send Content-Encoding together with a compressed archive, although the body is the
+        # archive itself. With a checksum, an encoded body would be detected.
         expected = self._source.sha256 or self._source.md5 or self._path.lower().endswith(_COMPRESSED)
         if content not in ("", "identity") and not expected:
             raise PullError(
@@ -228,7 +233,7 @@ class HttpOrigin:
             )
 
     def _address(self, url: str, base: str = "") -> SplitResult:
-        """Return the parts of `url`, which may be relative to `base`."""
+        """Return the parts of `url`, which can be relative to `base`."""
         try:
             parts = urlsplit(urljoin(base, url))
             parts.port  # noqa: B018 - it raises
@@ -272,7 +277,7 @@ class HttpOrigin:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn network errors into temporary failures and PullError."""
+        """Translate network errors to `_PassingError` if they are temporary, and to PullError otherwise."""
         try:
             yield
         except ssl.SSLCertVerificationError as error:
@@ -340,7 +345,8 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class ProxyError(Exception):
-    """The environment's proxy cannot be used. The text names the variable, and never a password."""
+    """The proxy that the environment names cannot be used. The message names the variable, and never contains
+    a password."""
 
 
 @dataclass(frozen=True)
@@ -350,8 +356,8 @@ class Proxy:
     host: str
     port: int
     headers: dict[str, str] = field(repr=False)
-    """Headers of each request to the proxy itself, with credentials if the proxy's address has
-    credentials."""
+    """Headers that are sent to the proxy itself, including credentials if the proxy's address contains
+    them."""
 
 
 def proxy_for(target: SplitResult) -> Proxy | None:
@@ -394,8 +400,8 @@ def _bypassed(host: str, port: int) -> bool:
 
 
 def _in_network(host: str) -> bool:
-    """Return whether a network in `no_proxy` contains `host`. The standard library only supports names and
-    addresses in `no_proxy`."""
+    """Return whether a network in `no_proxy` contains `host`. The standard library supports no networks in
+    `no_proxy`."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         for entry in urllib.request.getproxies().get("no", "").split(","):

@@ -1,10 +1,10 @@
 """The record beside pulled data. The record lists the files that bai placed and the progress of unfinished
 transfers.
 
-The record is a hidden, append-only file with one JSON object per line. The job that pulls there also locks
-the file. A later job uses the record to reuse files that bai placed, and never replaces files that a user
-created or changed. Each line is written before its step (`put` precedes the rename), so that a kill leaves no
-file of unknown origin.
+The record is a hidden, append-only file with one JSON object per line. The job that pulls into the folder
+also locks the file. With the record, a later job reuses files that bai placed, and never replaces files that
+a user created or changed. Each line is written before the step that it describes (`put` precedes the rename),
+so that a kill leaves no file of unknown origin.
 
 A source must not contain a file with the name of a record (`is_record`). Anybody who can write to the folder can
 forge a record, so a record never replaces a checksum. A file is therefore hashed again, and an archive's record is
@@ -32,7 +32,7 @@ from bai_agent.pull.progress import PullWatch
 
 PREFIX = ".bai-pulled"
 _LARGEST = 1 << 30
-"""Largest record (bytes), enough for some million files."""
+"""Largest record (bytes). This is enough for some million files."""
 _NAME_LIMIT = 255 - len(".part")
 
 
@@ -59,19 +59,19 @@ def is_record(name: str) -> bool:
 
 @dataclass(frozen=True)
 class PlacedFile:
-    """A file or symbolic link that we placed, with its state at that time."""
+    """A file or symbolic link that bai placed, with its state at that time."""
 
     src: str
     size: int
     mtime_ns: int
     link: str | None = None
     tag: str | None = None
-    """Tag of the content at the origin, which is an ETag, or the size and time of a local file."""
+    """Tag of the content at the origin: an ETag, or size and modification time of a local file."""
     md5: str | None = None
     sha256: str | None = None
 
     def matches(self, path: Path) -> bool:
-        """Return whether `path` is unchanged since we placed it."""
+        """Return whether `path` is unchanged since bai placed it."""
         try:
             status = path.lstat()
             if self.link is not None:
@@ -118,7 +118,8 @@ class PullRecord:
     """Finished sources with their properties."""
 
     def owner(self, root: Path, name: str) -> PlacedFile | None:
-        """Return the record of `name` below `root` if the name is still our file; None otherwise."""
+        """Return the record of the file `name` below `root` if the file is still the one that bai placed;
+        None otherwise."""
         current = self.puts.get(name)
         for put in ([current] if current else []) + self.older.get(name, []):
             if put.matches(root / name):
@@ -130,8 +131,8 @@ class PullRecord:
         return all(put.matches(root / name) for name, put in self.puts.items() if put.src == src)
 
     def apply(self, line: dict[str, Any]) -> None:
-        """Apply one line of the journal. The line's only key is its kind. Raises ValueError, TypeError or
-        KeyError if the line is malformed."""
+        """Apply one line of the journal to this record. Exactly one key of the line names its kind, for
+        example `put`. Raises ValueError, TypeError or KeyError if the line is malformed."""
         kind = next((each for each in ("put", "begin", "part", "gone", "done") if each in line), None)
         if kind is not None:
             getattr(self, f"_{kind}")(line.pop(kind), **line)
@@ -142,8 +143,8 @@ class PullRecord:
         put = PlacedFile(**facts)
         if type(put.size) is not int or not isinstance(put.src, str):
             raise ValueError("a file without size or source")
-        # The source is being replaced, or another source replaces one of its files, so it is no longer
-        # complete.
+        # A source is no longer complete if one of its files is being replaced, by the same or by another
+        # source.
         self.done.pop(put.src, None)
         if name in self.puts:
             self.done.pop(self.puts[name].src, None)
@@ -190,7 +191,7 @@ def read_record(path: Path) -> PullRecord:
 
 
 def _require_record(path: Path, descriptor: int) -> None:
-    """Raise PullError if the file cannot be a record of ours. Other users may be able to write to the
+    """Raise PullError if the file cannot be a record that bai wrote. Other users can possibly write to the
     folder."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
@@ -198,8 +199,8 @@ def _require_record(path: Path, descriptor: int) -> None:
 
 
 def _is_below(name: object) -> bool:
-    """Return whether `name` is a relative path without "..", so that a forged record cannot make us remove other
-    files."""
+    """Return whether `name` is a relative path without "..", so that a forged record cannot make bai remove
+    files elsewhere."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePosixPath(name)
@@ -216,14 +217,15 @@ class Journal:
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self.trusted = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        """Whether only this user (and root) can have written the record."""
+        """Whether nobody but this user and root can have written the record."""
 
     def put(self, name: str, put: PlacedFile) -> None:
-        """Record the content that `name` gets next, before it is written."""
+        """Record which content the file `name` is about to get."""
         self._add({"put": name, **{key: value for key, value in vars(put).items() if value is not None}})
 
     def begin(self, name: str, *, tag: str | None, size: int | None, part_bytes: int) -> None:
-        """Announce a transfer from its start, which discards an earlier transfer."""
+        """Record that the transfer of the file `name` starts from the beginning. An earlier unfinished
+        transfer is discarded."""
         self._add({"begin": name, "tag": tag, "size": size, "part_bytes": part_bytes, "boot_id": boot_id()})
 
     def part(self, name: str, number: int) -> None:
@@ -235,11 +237,11 @@ class Journal:
         self._add({"gone": name})
 
     def done(self, src: str, facts: SourceFacts) -> None:
-        """Record that all of `src` is in place."""
+        """Record that all files of the source `src` are in place."""
         self._add({"done": src, **vars(facts)})
 
     def _add(self, line: dict[str, Any]) -> None:
-        # The line is escaped to ASCII, because a member's name may contain lone surrogates, which stand for
+        # The line is escaped to ASCII, because a member's name can contain lone surrogates, which stand for
         # bytes that are not UTF-8.
         append_line(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
         self.record.apply(line)
@@ -247,8 +249,8 @@ class Journal:
 
 @contextmanager
 def open_journal(path: Path, watch: PullWatch, *, user: User | None = None) -> Iterator[Journal]:
-    """Open the journal `path` as `user` and hold its lock. Waits while another job pulls there; `watch` may end the
-    wait."""
+    """Open the journal `path` as `user` and hold its lock. Waits while another job pulls into the same
+    folder; `watch` can end the wait."""
     while True:
         with user_rights(user):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""The place where a source's files are written. Files of the user are never replaced, and each file is recorded
-before it exists."""
+"""Writes a source's files to their target paths. Files of the user are never replaced. Each file is recorded
+in the journal before it gets its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatenate[Landing, P], R]:
-    """Decorate a method so that it accesses paths with the rights of the landing's user."""
+    """Decorate a method of Landing so that it accesses paths with the rights of the landing's user."""
 
     @wraps(method)
     def run(self: Landing, /, *arguments: P.args, **more: P.kwargs) -> R:
@@ -39,7 +39,8 @@ def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatena
 
 
 class Landing:
-    """The place where a source's files are written. A file there that bai did not place is an error."""
+    """The folder into which a source's files are written. A file that bai did not place is never replaced; it
+    causes an error."""
 
     def __init__(
         self,
@@ -66,8 +67,8 @@ class Landing:
 
     @_as_user
     def holds(self, remote: Remote) -> bool:
-        """Return whether `remote` is already in place, unchanged here and at the origin. A file that is in
-        place counts as placed."""
+        """Return whether the file `remote` is already in place, and unchanged both here and at the origin.
+        Such a file counts as placed by this attempt."""
         put = self._journal.record.puts.get(remote.name)
         if (
             put is None
@@ -107,7 +108,8 @@ class Landing:
 
     @_as_user
     def make_folder(self, name: str) -> Path:
-        """Return the folder `name`, created with its parents, never through a symbolic link below the root."""
+        """Create the folder `name` and its parents if necessary, and return its path. Symbolic links below
+        the root are never followed."""
         path = self.root / name
         if path in self._folders:
             return path
@@ -123,7 +125,7 @@ class Landing:
         return path
 
     def temporary(self, name: str) -> Path:
-        """Return the temporary path for `name`, which is the same after a restart."""
+        """Return the path of the temporary file for `name`. The path is the same after a restart."""
         if not self._owns_folder:
             return self._journal.path.with_name(f"{self._journal.path.name}.part")
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
@@ -133,7 +135,7 @@ class Landing:
     def draft(
         self, name: str, *, tag: str | None, size: int | None, part_bytes: int = 0
     ) -> Iterator[PartialFile]:
-        """Open the unfinished file for `name`, with the content of an earlier attempt.
+        """Open the temporary file for `name`. Content from an earlier attempt is kept if it can be continued.
 
         part_bytes: size of the parts, which may arrive in any order; 0 if the file is written from start to end.
         Without a tag, content from an earlier attempt cannot be recognised, so the file begins empty.
@@ -150,8 +152,8 @@ class Landing:
             and is_there
         )
         if not resumes:
-            # The start is recorded before the file is emptied, so that a kill in between does not leave lost
-            # parts in the record.
+            # The new start is recorded before the file is emptied. Otherwise, after a kill in between, the
+            # journal would list parts that are lost.
             self._journal.begin(name, tag=tag, size=size, part_bytes=part_bytes)
         descriptor = self._open_draft(path, os.O_RDWR | (0 if resumes else os.O_TRUNC))
         try:
@@ -161,7 +163,8 @@ class Landing:
 
     @contextmanager
     def small(self, name: str) -> Iterator[PartialFile]:
-        """Open a file for `name` that is written in one go and is not worth resuming."""
+        """Open an empty temporary file for `name`. The file is written in one go and is not resumed after a
+        kill."""
         self.require_free(name)
         path = self.temporary(name)
         descriptor = self._open_draft(path, os.O_RDWR | os.O_TRUNC)
@@ -180,8 +183,8 @@ class Landing:
         mode: int | None = None,
         mtime: float | None = None,
     ) -> None:
-        """Move a complete draft to its name. The permissions are the `mode` in the descriptor. Without it,
-        they are the argument `mode`, or the default of the umask."""
+        """Rename a complete temporary file to its final name. The permissions are those in the descriptor, or
+        else the argument `mode`, or else the default of the umask."""
         wanted = self._mode if self._mode is not None else mode
         if wanted is not None:
             os.fchmod(draft.descriptor, wanted)
@@ -225,7 +228,8 @@ class Landing:
                 raise
             shutil.copy2(self.root / existing, temporary)
         self._put(name, temporary, put)
-        # A rename between two names of the same file does nothing, so the temporary name would remain.
+        # A rename between two hard links of the same file does nothing, so the temporary name must be
+        # removed.
         temporary.unlink(missing_ok=True)
 
     @_as_user
@@ -246,7 +250,7 @@ class Landing:
         self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
 
     def forget(self, remote: Remote) -> None:
-        """Subtract an item that turned out not to be an object from the counts."""
+        """Subtract `remote` from the source's totals, after it has turned out not to be an object."""
         if self.tally.total_objects is not None:
             self.tally.total_objects -= 1
         if remote.size and self.tally.total_bytes is not None:
@@ -267,12 +271,12 @@ class Landing:
                     (self.root / name).unlink()
                 self._journal.gone(name)
         if self._owns_folder:
-            # Drafts that a killed attempt left, for members and objects that no longer exist.
+            # A killed attempt possibly left temporary files of members and objects that no longer exist.
             for leftover in self.root.glob(f"{PREFIX}.*.part"):
                 leftover.unlink()
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of this source's files in place, and their bytes."""
+        """Return the number of this source's files that are in place, and their total size (bytes)."""
         puts = [self._journal.record.puts[name] for name in self._placed]
         return len(puts), sum(put.size for put in puts)
 
@@ -326,7 +330,7 @@ def free_bytes(path: Path) -> int:
 
 
 def printable(name: str) -> str:
-    """Return a file's name in a form that a message can show."""
+    """Return a file's name in a form that can be printed in a message."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -1,5 +1,5 @@
-"""Sources with file:///absolute/path. A source is a file or a folder of this machine, which is copied, or
-cloned if the file system supports clones."""
+"""Sources with file:///absolute/path addresses. A source is a file or a folder on this machine, which is
+copied, or cloned if the file system supports clones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LocalOrigin:
         """User with whose rights the source is read. None means the agent's user."""
 
     def survey(self) -> RemoteListing:
-        """Return the file, or everything in the folder. Raises PullError."""
+        """List the file, or all files below the folder. Raises PullError."""
         with user_rights(self.reader):
             return self._survey()
 
@@ -60,7 +60,7 @@ class LocalOrigin:
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
-        """Copy all `remotes`; each complete draft goes to `keep`. Raises PullError."""
+        """Copy the files `remotes`. Call `keep` with each complete temporary file. Raises PullError."""
         for remote in remotes:
             self._watch.check()
             if remote.link is not None:

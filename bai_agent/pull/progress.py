@@ -11,9 +11,9 @@ from bai_agent.light_dataclass import dataclass
 
 @dataclass
 class PullProgress:
-    """Progress of one source. Content that was in place already counts as arrived.
+    """Progress of the pull of one source. Content that was already in place counts as arrived.
 
-    The source's thread updates the progress, and a report gets a copy.
+    The thread that pulls the source updates the progress. Reports get a copy.
     """
 
     src: str
@@ -26,11 +26,11 @@ class PullProgress:
 
 
 class PullEndedError(Exception):
-    """Unwinds a thread whose work is no longer needed. The caller's thread knows the reason."""
+    """Ends a thread whose work is no longer needed. The thread that ended the pull knows the reason."""
 
 
 class PullWatch:
-    """Tells the threads of one pull to end, even while they are waiting."""
+    """Tells the threads of one pull to end, and interrupts their waits."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -42,7 +42,7 @@ class PullWatch:
         return self._ended.is_set()
 
     def end(self) -> None:
-        """Make every `check` raise, and interrupt `interruptible` calls."""
+        """Make every call of `check` raise PullEndedError, and interrupt the blocks of `interruptible`."""
         self._ended.set()
         with self._lock:
             interrupts = list(self._interrupts)
@@ -50,7 +50,7 @@ class PullWatch:
             interrupt()
 
     def check(self) -> None:
-        """Raise PullEndedError once the pull was ended."""
+        """Raise PullEndedError if the pull has been ended."""
         if self._ended.is_set():
             raise PullEndedError
 
@@ -61,7 +61,7 @@ class PullWatch:
 
     @contextmanager
     def interruptible(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Call `interrupt` (from another thread) if the pull is ended within this block."""
+        """If the pull is ended while the block runs, call `interrupt` on the thread that ends the pull."""
         with self._lock:
             self._interrupts.append(interrupt)
         try:

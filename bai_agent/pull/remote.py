@@ -1,4 +1,4 @@
-"""Metadata of objects, known before they are fetched."""
+"""Metadata of files and objects, as known before they are fetched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Sums:
-    """Checksums of a source in the descriptor, in lower-case hexadecimal."""
+    """Checksums of a source that the descriptor lists, in lower-case hexadecimal."""
 
     md5: str | None = None
     sha256: str | None = None
@@ -44,7 +44,7 @@ class RemoteListing:
     objects: tuple[Remote, ...]
     folder: bool
     here: Path | None = None
-    """Path of the source, if the source is on this machine. None if the source is elsewhere."""
+    """Path of the source if it is on this machine; None otherwise."""
 
     def is_at(self, path: Path, *, user: User | None) -> bool:
         """Return whether `path`, looked up with the rights of `user`, is the source itself."""

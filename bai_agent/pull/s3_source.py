@@ -1,5 +1,5 @@
-"""Sources with s3://bucket/key and s3://bucket/folder/. Large objects are fetched in parallel ranges, and
-several small objects are fetched at a time."""
+"""Sources with s3://bucket/key and s3://bucket/folder/ addresses. Large objects are fetched in parallel
+ranges. Several small objects are fetched at the same time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PART = 16 << 20
-"""Size (bytes) of the parts of larger objects. A kill loses at most the unfinished parts."""
+"""Size of the parts in which a large object is fetched (bytes). After a kill, only unfinished parts are
+fetched again."""
 RANGES = 16
 """Parts fetched at a time."""
 PIECE = 1 << 20
-"""Size of the pieces of a part (bytes) that one thread reads from the network and passes to another
-thread."""
+"""Size of the pieces of a part that one thread reads from the network and passes to the thread that writes
+(bytes)."""
 OBJECTS = 64
 """Small objects fetched at a time."""
 PATIENCE = RetryPolicy(
     retries=9, retry_for=timedelta(minutes=3), silence=timedelta(seconds=30), request=timedelta(minutes=30)
 )
-"""Retries of requests. If an endpoint does not answer at all, the retries and their pauses take about 35
-seconds."""
+"""How often requests are retried. If an endpoint does not answer at all, all retries and their pauses take
+about 35 seconds."""
 
 
 class S3Origin:
@@ -72,13 +73,13 @@ class S3Origin:
             raise PullError(f"{self._src}: {error}") from error
 
     def survey(self) -> RemoteListing:
-        """Return the object, or all objects below the prefix. Raises PullError."""
+        """List the object, or all objects below the prefix. Raises PullError."""
         return self._run(self._survey())
 
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
-        """Fetch all `remotes`; each complete draft goes to `keep`. Raises PullError."""
+        """Fetch the objects `remotes`. Call `keep` with each complete temporary file. Raises PullError."""
         self._run(self._fetch(remotes, landing, keep))
 
     def _run(self, work: Awaitable[T]) -> T:
@@ -95,8 +96,8 @@ class S3Origin:
             denied = isinstance(error, obstore.exceptions.PermissionDeniedError)
             if not denied and not isinstance(error, FileNotFoundError):
                 raise _problem(self._src, error) from error
-            # A listing is sent because its response has a body with the reason. The response to HEAD has no
-            # body.
+            # A list request is sent, because an error response to it has a body with the reason. The response
+            # to HEAD has no body.
             below = await self._list(missing=DENIED_OR_MISSING if denied else None)
             if below:
                 return RemoteListing(below, folder=True)
@@ -150,8 +151,8 @@ class S3Origin:
                 content = await answer.bytes_async()
             except FileNotFoundError as error:
                 if remote.size == 0:
-                    # A listing cannot distinguish the marker "a/" of a folder from an empty object "a", but
-                    # HEAD can.
+                    # In a listing, the marker object "a/" of a folder looks like an empty object "a". A HEAD
+                    # request distinguishes them.
                     landing.forget(remote)
                     continue
                 raise _problem(f"{self._src} (key {remote.key})", error) from error
@@ -175,9 +176,9 @@ class S3Origin:
             arrived = draft.begun.parts
             landing.tally.bytes += sum(self._length(remote.size, number) for number in arrived)
             missing = iter([number for number in range(count) if number not in arrived])
-            # One thread writes while this thread receives. Several threads would wait for the file's lock in
-            # the kernel. The thread ends before the draft is closed, so that it never writes into another
-            # file.
+            # One other thread writes while this thread receives, because several writing threads would wait
+            # for the file's lock in the kernel. The writing thread ends before the temporary file is closed,
+            # so that it never writes into another file.
             with ThreadPoolExecutor(max_workers=1) as writer:
                 await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing, writer))
             await asyncio.to_thread(keep, draft, remote)
@@ -223,7 +224,7 @@ async def _until_ended(work: Awaitable[T], watch: PullWatch) -> T:
 
 
 async def _side_by_side(count: int, worker: Callable[[], Awaitable[None]]) -> None:
-    """Run `count` workers to their end; the first error ends all workers."""
+    """Run `count` workers until all have ended. The first error ends all workers."""
     tasks = [asyncio.ensure_future(worker()) for _ in range(count)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

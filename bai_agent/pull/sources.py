@@ -24,8 +24,8 @@ AT_A_TIME = 4
 _TICK_S = 0.1
 _REPORT_EVERY_S = 1.0
 _LAST_WAIT_S = 5.0
-"""Seconds to wait for threads to end. A thread that is still stuck in a DNS query after this time does no
-further work."""
+"""Longest wait for the threads to end (seconds). A thread that is still stuck in a DNS query afterwards does
+no further work."""
 
 
 def pull(
@@ -38,15 +38,18 @@ def pull(
     stopping: Callable[[], bool],
     user: User | None = None,
 ) -> None:
-    """Bring every source to its place, verified and, if requested, unpacked. The user's own files are never replaced.
+    """Bring every source to its target path, verified and, if requested, unpacked. The user's own files are
+    never replaced.
 
-    Relative paths are below `folders[kind]`. `manifest` records finished sources for a restart. `deadline` is
-    a time of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and
-    `stopping` are called on this thread only. `user`: the benchmark's user, if it differs from the agent's.
-    In folders that this user can write, nothing is accessed with greater rights.
+    Relative paths are below `folders[kind]`. `manifest`: file in which finished sources are recorded for a
+    restarted agent. `deadline` is a time of `time.monotonic()`. `report` is called at most once per second
+    and source, and after a source is finished. `report` and `stopping` are called only on the caller's
+    thread. `user`: the benchmark's user, if it differs from the agent's. In folders to which this user can
+    write, files are accessed only with this user's rights.
 
-    Raises PullError for the first source that fails or when the deadline passes (arrived content is saved for
-    the next attempt), NoSpaceError if there is no room, PullStopped once `stopping()` is true.
+    Raises PullError for the first source that fails, or when the deadline passes; content that has arrived is
+    kept for the next attempt. Raises NoSpaceError if there is not enough space, and PullStopped once
+    `stopping()` is true.
     """
     tasks = [_task(source, folders, user) for source in sources]
     _refuse_conflicts(tasks)
@@ -80,7 +83,7 @@ def pull(
 
 
 class _Run:
-    """The threads that pull, and the finished sources."""
+    """The threads that pull the sources, and what they have finished."""
 
     def __init__(self, tasks: Sequence[PullTask], before: Mapping[str, object]) -> None:
         self.tasks = tasks
@@ -91,7 +94,8 @@ class _Run:
         self._before = before
         self._watch = PullWatch()
         self._groups: queue.SimpleQueue[list[PullTask]] = queue.SimpleQueue()
-        # Sources with one folder share its lock, so they are pulled one after the other.
+        # Sources with the same target folder share the folder's lock, so one thread pulls them one after the
+        # other.
         groups: dict[Path, list[PullTask]] = {}
         for task in tasks:
             groups.setdefault(task.group, []).append(task)
@@ -127,8 +131,8 @@ class _Run:
         except PullEndedError:
             return
         except BaseException as error:
-            # Raised again on the caller's thread, because the benchmark must not run without its data. The
-            # errors include obstore's panics, which are BaseExceptions.
+            # The caller's thread raises the error again, because the benchmark must not run without its data.
+            # BaseException is caught because of obstore's panics.
             self.failures.append(error)
         finally:
             self.news.set()

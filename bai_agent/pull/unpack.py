@@ -1,10 +1,10 @@
-"""Unpacks an archive into a folder, member by member. A member that would be written outside the folder is an
-error. The error names the member.
+"""Unpacks an archive into a folder, member by member. A member that would be written outside the folder
+causes an error that names the member.
 
-An archive may contain a link and then a member "below" that link, or a link whose target leads through other
-links. In such an archive, a harmless name leads out of the folder. `MemberTree` therefore resolves links
-without touching the disk. Links are created after all other members, so nothing is ever written through a
-link.
+An archive can contain a link and a later member "below" that link, or a link whose target leads through other
+links. In such an archive, a harmless name can lead out of the folder. `MemberTree` therefore resolves links
+without touching the disk. Links are created after all other members, so that nothing is ever written through
+a link.
 
 After a kill, the next attempt starts again with the first member and replaces existing members with the same content.
 """
@@ -26,19 +26,19 @@ _MOST_LINKS = 40
 
 
 class UnsafeMemberError(Exception):
-    """A member would lead out of the folder. The message explains how."""
+    """A member of an archive would be written outside the folder. The message explains why."""
 
 
 class MemberTree:
-    """The symbolic links of the unpacked members."""
+    """The symbolic links among the members that were unpacked so far."""
 
     def __init__(self) -> None:
         self.links: dict[str, str] = {}
         """Target of each link, by the link's path in the folder."""
 
     def locate(self, name: str, *, follow: bool = False) -> str:
-        """Return the path of the member `name` relative to the folder, with links resolved; "" is the folder
-        itself.
+        """Return the path of the member `name` relative to the folder, after all links are resolved. "" is
+        the folder itself.
 
         `follow`: whether a link in the last component is also resolved. Raises UnsafeMemberError.
         """
@@ -59,11 +59,11 @@ class MemberTree:
         self.links[place] = target
 
     def remove(self, place: str) -> None:
-        """Remove a link that another member replaces."""
+        """Forget a link, because a later member replaces it."""
         self.links.pop(place, None)
 
     def verify(self) -> None:
-        """Raise UnsafeMemberError if a link leads out of the folder, now that all links are known."""
+        """Raise UnsafeMemberError if a link leads out of the folder. Called after all members are known."""
         for place, target in self.links.items():
             try:
                 self._require_inside(place, target)
@@ -101,11 +101,11 @@ class MemberTree:
 
 
 _LOOK_AT_SPACE = 1 << 20
-"""Smallest member whose size is compared with the free space before it is written (bytes)."""
+"""Members of at least this size are written only if the file system has enough free space (bytes)."""
 
 
 def unpack(archive: Path, landing: Landing) -> None:
-    """Put the members of `archive` into `landing`. Raises PullError."""
+    """Write the members of the archive `archive` into the folder of `landing`. Raises PullError."""
     tree = MemberTree()
     try:
         with open_archive(archive) as members:
@@ -171,6 +171,7 @@ def _hard_link(member: ArchiveMember, place: str, tree: MemberTree, landing: Lan
 
 
 def _permissions(mode: int) -> int:
-    """Return `mode` without bits that data does not need: setuid, setgid, sticky, and write permission of others."""
+    """Return `mode` without the bits that data files do not need: setuid, setgid, sticky, and write
+    permission for other users."""
     allowed = (mode & 0o755) | stat.S_IRUSR | stat.S_IWUSR
     return allowed if mode & stat.S_IXUSR else allowed & ~0o111

@@ -1,1 +1,1 @@
-"""The benchmark's Python environment: requirements installed into a cached virtual environment."""
+"""Installs the benchmark's Python requirements into a virtual environment, which is cached for later jobs."""

@@ -1,4 +1,5 @@
-"""Installs the scripts' requirements into a venv of the job, which also sees the packages of the benchmark's own Python."""
+"""Installs the scripts' requirements into a venv for the job. Programs in the venv can also import the
+packages of the benchmark's own Python."""
 
 from __future__ import annotations
 
@@ -32,17 +33,17 @@ log = logging.getLogger(__name__)
 _LAST_LINES = 5
 _LAST_BYTES = 16384
 _LARGEST = 16 << 20
-"""Largest requirements file (bytes), because a file may be sparse."""
+"""Largest requirements file (bytes). A sparse file could otherwise fill the memory."""
 _LAST_CHARACTERS = 400
 _FORMAT = 2
-"""Version of the cached content. With another version, another venv is used."""
+"""Version of the layout of cached venvs. Venvs of other versions are not used."""
 
 _PIP_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
-"""Paths of pip's configuration, in addition to the Python's own folder, XDG_CONFIG_HOME and PIP_CONFIG_FILE:
-https://pip.pypa.io/en/stable/topics/configuration/
+"""Paths of pip's configuration files. pip also reads files in the Python's own folder and those that
+XDG_CONFIG_HOME and PIP_CONFIG_FILE name: https://pip.pypa.io/en/stable/topics/configuration/
 """
 _PIP_PATHS = ("find-links", "constraint", "requirement", "editable", "target", "prefix")
-"""Options of pip that name files or folders, which may change."""
+"""Options of pip that name files or folders, whose content can change."""
 
 # https://pip.pypa.io/en/stable/reference/requirements-file-format/
 _INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(\S+)")
@@ -75,11 +76,11 @@ def install_requirements(
 ) -> None:
     """Install the job's requirements file into `rundir.venv`, unless that was done before.
 
-    cache: folder of cached venvs (`bai_agent.requirements.venv_cache`). `rundir.venv` is a link to a cached
-    venv if the requirements name only packages of an index, because only such a text always means the same
-    venv. deadline: on the monotonic clock. pip's output goes to requirements.log. Returns early if
-    `stopping()`. The whole installation runs as the benchmark's user, because installed packages may run code
-    of their own. Raises PullError with pip's last lines, SetupError.
+    cache: folder of cached venvs (`bai_agent.requirements.venv_cache`). If the requirements name only
+    packages of an index, `rundir.venv` is a link to a cached venv. Other requirements can mean different
+    content for each job. deadline: on the monotonic clock. pip's output goes to requirements.log. Returns
+    early if `stopping()` is true. The whole installation runs as the benchmark's user, because packages can
+    run code of their own during installation. Raises PullError with pip's last lines, and SetupError.
     """
     assert job.benchmark.requirements is not None
     user = find_user(job.benchmark.user)
@@ -93,7 +94,7 @@ def install_requirements(
         raise PullError(f"[benchmark] requirements: {requirements}: has more than {_LARGEST:,} bytes")
     digest = hashlib.sha256(content).hexdigest()
     env = prepare_environment(job, rundir, scripts=rundir.scripts, secrets={}, base=base, user=user)
-    # The venv's own folder is removed from PATH, to find the first Python after it.
+    # The job's venv is removed from PATH, so that the benchmark's own Python is found.
     env["PATH"] = env["PATH"].removeprefix(f"{rundir.venv / 'bin'}:")
     env.pop("VIRTUAL_ENV", None)
     named = benchmark_python(job.benchmark)
@@ -126,11 +127,11 @@ def install_requirements(
 def _kept_venv(
     cache: Path, python: str, requirements: Path, *, env: Mapping[str, str], run: _Runner
 ) -> CachedVenv | None:
-    """Return the cached venv that all jobs with the same installation share; None if that venv cannot be
-    determined."""
+    """Return the cached venv that all jobs with the same Python, requirements and pip settings share. None if
+    the content of the venv depends on anything else."""
     texts = index_requirements(requirements)
     configuration = _pip_configuration(env)
-    # pip counts packages on PYTHONPATH as installed, and such packages may change.
+    # pip treats packages on PYTHONPATH as installed, but the packages there can change.
     path = [each for each in env.get("PYTHONPATH", "").split(":") if each and each != str(STARTUP)]
     if texts is None or configuration is None or path:
         return None
@@ -149,8 +150,8 @@ def _kept_venv(
 
 
 def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> bool:
-    """Make `rundir.venv` a link to a cached venv. The venv is created if needed. Return False if the cache
-    cannot be used."""
+    """Make `rundir.venv` a link to the cached venv `kept`, which is created if needed. Return False if the
+    cached venv cannot be used."""
     try:
         with kept.lock(waiting=run.may_wait):
             if not kept.is_complete():
@@ -173,8 +174,8 @@ def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, 
 
 
 def _pip_configuration(env: Mapping[str, str]) -> list[str] | None:
-    """Return all settings of the user that tell pip where packages come from; None if a setting names a
-    folder, because the folder's content may change."""
+    """Return all of the user's settings for pip, from variables and files. None if a setting names a file or
+    folder, because its content can change."""
     variables = sorted(f"{name}={value}" for name, value in env.items() if name.startswith("PIP_"))
     home = env.get("HOME", "/")
     files = [Path(each.replace("~", home, 1)) for each in _PIP_FILES]
@@ -215,12 +216,14 @@ def _remove(venv: Path, user: User | None) -> None:
                 shutil.rmtree(each)
             else:
                 each.unlink()
-    # The folder of the venv is removed with our own rights, because its name is in a folder of ours.
+    # The venv's folder itself is removed with the agent's rights, because its parent folder belongs to the
+    # agent's user.
     venv.rmdir()
 
 
 def discard_requirements(rundir: RunDir) -> None:
-    """Delete what `install_requirements` made, which may be hundreds of MB, after the run no longer needs it.
+    """Delete the job's venv after the run, because it can have hundreds of MB. If the venv is cached, only
+    the link to it is deleted.
 
     requirements.log remains as a record. Files that cannot be deleted stay, with a warning in the log.
     """
@@ -236,7 +239,7 @@ def discard_requirements(rundir: RunDir) -> None:
 
 
 def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None:
-    """Create `venv`, which must not exist."""
+    """Create the venv `venv`, which must not exist, and install the requirements into it."""
     run.mark(venv)
     about = _describe(python, run)
     run(
@@ -245,12 +248,14 @@ def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None
     )
     inside = str(venv / "bin" / "python")
     if about.venv:
-        # --system-site-packages shows the packages of the Python behind that venv, not the venv's own.
+        # If the benchmark's Python is in a venv, --system-site-packages gives access to the packages of that
+        # venv's base Python only.
         lines = [f"import site; site.addsitedir({folder!r})\n" for folder in about.packages]
         with user_rights(run.user):
             (packages,) = venv.glob("lib/python*/site-packages")
             (packages / "parent_venv.pth").write_text("".join(lines))
-    # The command only checks that pip exists, because pip's own start takes as long as most installations.
+    # This command only imports a module of pip, because a start of pip itself takes as long as most
+    # installations.
     if not run.succeeds([inside, "-c", "import pip.__main__"]):
         minor = about.version.rpartition(".")[0]
         run(
@@ -270,8 +275,8 @@ def _describe(python: str, run: _Runner) -> PythonDescription:
 
 
 class _Runner:
-    """Runs commands one after the other, within the deadline. The output of all commands goes into one
-    log."""
+    """Runs the commands of an installation one after the other, until a deadline. The output of all commands
+    goes into one log."""
 
     def __init__(
         self,
@@ -292,15 +297,16 @@ class _Runner:
         self._log.write_bytes(b"")
 
     def mark(self, venv: Path) -> None:
-        """Mark the following commands as working on `venv`."""
+        """Mark all further commands as working on the venv `venv`, so that the processes can be found after a
+        kill."""
         self._env[RUN_MARKER] = str(venv)
 
     def may_wait(self) -> bool:
-        """Return whether time is left and the run continues."""
+        """Return whether the deadline has not passed and the run need not end."""
         return time.monotonic() < self._deadline and not self._stopping()
 
     def check(self) -> None:
-        """Raise Stopped if the run must end, and PullError if no time is left."""
+        """Raise Stopped if the run must end, and PullError if the deadline has passed."""
         if self._stopping():
             raise Stopped
         if not self.may_wait():
@@ -314,7 +320,7 @@ class _Runner:
             raise PullError(f"{failure}: {self._last_lines()} (all of it: {self._log})")
 
     def output(self, argv: list[str], failure: str) -> str:
-        """Return the output of a command."""
+        """Run a command that must succeed, and return its output."""
         start = self._log.stat().st_size
         self(argv, failure)
         return self._log.read_bytes()[start:].decode(errors="replace")
@@ -337,7 +343,8 @@ class _Runner:
         return code == 0
 
     def _last_lines(self) -> str:
-        """Return the errors in a command's output. Without errors, return the output's last lines."""
+        """Return the lines of pip's output that begin with "ERROR:". If there are none, return the last
+        lines."""
         text = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
@@ -346,11 +353,11 @@ class _Runner:
 
 
 def index_requirements(path: Path) -> list[tuple[str, str]] | None:
-    """Return name and text of the requirements file and all included files, if these files name only packages
-    of an index.
+    """If the requirements file and all included files name only packages of an index, return the path and the
+    text of each file.
 
-    None if the files name anything with a content that the text does not determine (a path, an address, a
-    checkout, a folder of archives, a variable), or if one of the files cannot be read.
+    None if a file names anything else, such as a path, an address, a checkout, a folder of archives or a
+    variable, or if a file cannot be read.
     """
     found: dict[Path, str] = {}
     waiting = [path]

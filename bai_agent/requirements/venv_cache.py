@@ -1,4 +1,4 @@
-"""Cache of virtual environments, so that the next job with the same requirements need not install them.
+"""Cache of virtual environments, so that the next job with the same requirements need not install them again.
 
 ```
 <cache>/  <key>/        the venv, created in place because its programs contain their own path
@@ -7,8 +7,9 @@
           <key>.users/  the run directories that use it
 ```
 
-The cache decides what the next benchmark runs, so a cache that another user could have written is not used.
-Examples are a cache in a home folder that root inherited (`sudo -E`), and a cache that several users share.
+The next benchmark runs programs from the cache, so a cache to which another user could have written is not
+used. Examples are a cache in another user's home folder (root with `sudo -E`), and a cache that several users
+share.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def venv_cache(environment: Mapping[str, str]) -> Path | None:
 
 @dataclass(frozen=True)
 class CachedVenv:
-    """A cached environment, which may not exist yet."""
+    """A cached environment, which possibly does not exist yet."""
 
     cache: Path
     key: str
@@ -67,7 +68,8 @@ class CachedVenv:
             yield
 
     def is_complete(self) -> bool:
-        """Return whether the environment exists and has exactly the files of its installation, unchanged."""
+        """Return whether the environment exists and its files are exactly those of the installation,
+        unchanged."""
         known = read_json(self._mark)
         return (
             known is not None
@@ -76,11 +78,11 @@ class CachedVenv:
         )
 
     def complete(self) -> None:
-        """Mark the environment as complete."""
+        """Mark the environment as complete, with a digest of its files."""
         write_json(self._mark, {"files": digest_files(self.venv)})
 
     def use(self, rundir: RunDir) -> None:
-        """Mark the environment as used by this run."""
+        """Record that the run in `rundir` uses the environment."""
         self._users.mkdir(exist_ok=True)
         mark = self._users / _name_of(rundir)
         mark.touch(mode=0o600)
@@ -88,7 +90,7 @@ class CachedVenv:
         os.utime(self._mark)
 
     def in_use(self) -> bool:
-        """Return whether a living agent or benchmark uses the environment."""
+        """Return whether an agent or a benchmark that is still running uses the environment."""
         with suppress(FileNotFoundError):
             for user in self._users.iterdir():
                 rundir = RunDir(Path(os.fsdecode(user.read_bytes()))).newest_generation()
@@ -132,7 +134,7 @@ def cached_venvs(cache: Path) -> list[CachedVenv]:
 
 
 def digest_files(venv: Path) -> str:
-    """Return a digest of the names, sizes and times of the files in `venv`, without contents.
+    """Return a digest of the names, sizes and times of the files in `venv`. The files' contents are not read.
 
     The time is the inode's (ctime), which a program cannot set back. Byte code folders are left out, because
     Python writes to them at any time.

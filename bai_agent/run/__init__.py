@@ -1,1 +1,1 @@
-"""The context of a run, its reasons to stop, its extractor and its heartbeat."""
+"""The context of a run, the reasons to stop a run, its extractor process and its heartbeat."""

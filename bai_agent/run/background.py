@@ -1,4 +1,5 @@
-"""Threads beside the phases: the heartbeat, and the benchmark's output on the agent's stdout."""
+"""Threads that run in parallel with the phases. They write the heartbeat, and copy the benchmark's output to
+the agent's stdout."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _CHUNK = 2**18
 
 @contextmanager
 def heartbeat(ctx: RunContext) -> Iterator[None]:
-    """Write `heartbeat.json`, with the phase, into the run directory and the job store at intervals."""
+    """While the context is open, write `heartbeat.json` with the current phase at intervals, into the run
+    directory and the job store."""
 
     waits = True
 
@@ -35,8 +37,8 @@ def heartbeat(ctx: RunContext) -> Iterator[None]:
         nonlocal waits
         life = {"time": now_ms(), "pid": os.getpid(), "phase": ctx.phase}
         elsewhere = ctx.node_store if ctx.uploader is not None else None
-        # The store can only be written after this node has claimed its part of the store. Before that,
-        # heartbeats are tried often, so that the store gets its first heartbeat early.
+        # A node can write to the store only after it has claimed its part of the store. Until then, the
+        # interval is short, so that the store gets the first heartbeat soon after the claim.
         waits = ctx.node_store is not None and elsewhere is None
         write_json(ctx.rundir.heartbeat, life)
         if elsewhere is not None:
@@ -54,7 +56,7 @@ def heartbeat(ctx: RunContext) -> Iterator[None]:
 
 @contextmanager
 def shown(path: Path, *, enabled: bool) -> Iterator[None]:
-    """Copy new content of `path` to stdout."""
+    """While the context is open, copy new content of the file `path` to stdout."""
     if not enabled:
         yield
         return

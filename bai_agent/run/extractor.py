@@ -1,7 +1,8 @@
-"""Process of the extractor, which the agent restarts until its work is done: `python -m bai_agent.run.extractor DIR`.
+"""The extractor's process, `python -m bai_agent.run.extractor DIR`. The agent restarts the process until its
+work is done.
 
-`bai_agent/metrics/process.py` does the work. Modules that only the agent or only the extractor process needs are
-imported in functions.
+The code that extracts is in `bai_agent/metrics/process.py`. Modules that only the agent or only the extractor
+process needs are imported in functions.
 """
 
 from __future__ import annotations
@@ -29,47 +30,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bai_agent.run.extractor")
 
-# Options, which precede the run directory on the command line, and the signal with which the agent controls
-# the process.
+# The process's command-line options, which precede the run directory, and the signal with which the agent
+# controls the process.
 _PARENT = "--parent="
-"""Process id of the parent. The extractor process ends when its parent ends."""
+"""Option with the pid of the agent that started the process. The kernel kills the extractor process when its
+parent ends."""
 _NODE = "--node="
-"""Number of the node whose output is searched (default: 0)."""
+"""Option with the number of the node whose output is searched. The default is 0."""
 CAREFUL = "--careful"
 """Option to record and time each search."""
 BLAME = "--blame"
-"""Option to disable the search during which the previous process was killed."""
+"""Option to switch off the search for a metric that was running when the previous process was killed."""
 SECRETS = "--secrets"
-"""Option that says that standard input is a JSON list of texts that must not be quoted."""
+"""Option which says that standard input is a JSON list of secrets, which must not be quoted."""
 NO_QUOTES = "--no-quotes"
-"""Option not to quote the benchmark's output."""
+"""Option which says that the benchmark's output must not be quoted."""
 LEAVE_REST = signal.SIGUSR1
-"""Signal to skip the remaining output. SIGTERM is not used, because all processes get SIGTERM when a machine
-shuts down, while the benchmark may still print.
+"""Signal that makes the process skip the remaining output. SIGTERM is not used for this, because a machine
+that shuts down sends SIGTERM to all processes while the benchmark can still print.
 """
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 STALL_SECONDS = 120.0
-"""Seconds without any progress after which the extractor counts as stuck."""
+"""After this time without progress, the agent stops waiting for the extractor (seconds)."""
 _TICK = 0.01
 _PROGRESS_LOOK = 0.25
 
 _LIVED = 10.0
-"""Seconds after which a process counts as working, so that the next restart has the shortest pause again."""
+"""If a process ran for at least this long, the pause before its restart is the shortest again (seconds)."""
 _PR_SET_PDEATHSIG = 1
 _LOCK_SECONDS = 5.0
-"""Seconds to wait for the lock of a process that is ending."""
+"""Longest wait for the lock that an earlier extractor process holds until it has ended (seconds)."""
 
 
 def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
-    """Return the flags for the next process, after a process with `flags` ended with `returncode` (as in
-    `subprocess`).
+    """Return the options for the next process, after a process with the options `flags` ended with
+    `returncode` (as in `subprocess`).
 
-    `watchdog.py` explains the flags. After the timer's signal, no flags are followed by `--careful`, and
-    `--careful` by `--blame`. Any other end clears the flags.
+    `watchdog.py` explains the options. After the search timer killed a process without options, the next
+    process gets `--careful`. After it killed a process with `--careful`, the next process also gets
+    `--blame`. After any other end, the next process gets no options.
     """
-    # Imported here, because this module imports all readers of numbers.
+    # Imported here, because `search_limit` imports all code that reads numbers.
     from bai_agent.metrics.search_limit import ENDS_WITH
 
     if returncode != -ENDS_WITH:
@@ -78,8 +81,8 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
 
 
 class ExtractorProcess:
-    """The extractor of one run directory. Call its methods from the main thread, because the child is killed when
-    the calling thread ends."""
+    """Handle of the extractor process of one run directory. The methods must be called from the main thread,
+    because the kernel kills the child process when the thread that started it ends."""
 
     def __init__(self, rundir: RunDir, *, node: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._rundir = rundir
@@ -95,19 +98,19 @@ class ExtractorProcess:
 
     @property
     def finished(self) -> bool:
-        """Whether every record is in `metrics.jsonl`."""
+        """Whether the extractor has written every record to `metrics.jsonl`."""
         return self._rundir.extracted.exists()
 
     @property
     def pid(self) -> int | None:
-        """The process id; None if no process runs."""
+        """The pid of the extractor process; None if no process runs."""
         return self._child.pid if self._child else None
 
     def start(self, *, secrets: Sequence[str] | None = ()) -> None:
-        """Start the process unless the process already runs.
+        """Start the extractor process, unless it already runs.
 
-        secrets: texts that the process must not quote from the benchmark's output. None: the secrets are
-        unknown, so the process quotes nothing.
+        secrets: texts that the process must not quote from the benchmark's output. If None, the secrets are
+        unknown, and the process quotes nothing.
         """
         self._wanted = True
         self._secrets = secrets
@@ -115,8 +118,8 @@ class ExtractorProcess:
             self._spawn()
 
     def poll(self) -> None:
-        """Restart the process if it died before its work was done. The call is cheap enough to be made many
-        times a second."""
+        """Restart the process if it died before its work was done. Cheap enough to be called many times per
+        second."""
         if not self._wanted:
             return
         if self._child is None:
@@ -143,7 +146,7 @@ class ExtractorProcess:
         )
 
     def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Wait until everything is extracted; return whether everything was extracted.
+        """Wait until the process has extracted all output. Return whether it has.
 
         The wait also ends when `over()` returns True, or after STALL_SECONDS without progress.
         """
@@ -164,10 +167,10 @@ class ExtractorProcess:
         return True
 
     def finish_early(self, *, within: float) -> bool:
-        """Make the process skip the rest of the output and record the size of that rest in `extracted.json`;
-        return whether the process did so.
+        """Tell the process to skip the rest of the output and to record the size of the rest in
+        `extracted.json`. Return whether the process did so.
 
-        The process is killed after `within` seconds.
+        A process that does not end within `within` seconds is killed.
         """
         from subprocess import TimeoutExpired
 
@@ -224,8 +227,8 @@ class ExtractorProcess:
             log.warning("the extractor's errors are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
         with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:
-            # The child inherits the blocked signal. The signal stays pending until the process handles it, so it
-            # cannot kill a process that is starting.
+            # The child process inherits the blocked signal LEAVE_REST. The signal stays pending until the
+            # child has a handler, so it cannot kill a child that is starting.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE_REST})
             try:
                 self._child = subprocess.Popen(
@@ -233,8 +236,8 @@ class ExtractorProcess:
                     stdin=secrets_file,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    # A terminal's Ctrl-C must only reach the agent, because earlier output must still be
-                    # extracted.
+                    # In a session of its own, the child does not get a terminal's Ctrl-C. The output before
+                    # the Ctrl-C must still be extracted.
                     start_new_session=True,
                     cwd="/",
                     env=environment,
@@ -244,10 +247,12 @@ class ExtractorProcess:
 
 
 def main() -> int:
-    """Extract until the run ends, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
+    """Extract until the run ends or the process receives LEAVE_REST. Exit code 0 means that `extracted.json`
+    is written."""
     import gc
 
-    # Neither imports nor the thousands of short-lived objects of each block create reference cycles.
+    # Garbage collection would waste time here: imports, and the thousands of short-lived objects of each
+    # block, create no reference cycles.
     gc.disable()
 
     from bai_agent.job.descriptor_file import read_job
@@ -256,7 +261,7 @@ def main() -> int:
     from bai_agent.metrics.process import Extractor
     from bai_agent.metrics.watchdog import blame
 
-    # argparse is not used, because its import takes as long as the extraction of thousands of lines.
+    # argparse is not used, because its import takes as long as extracting thousands of lines.
     *options, folder = sys.argv[1:]
     parents = _numbers(options, _PARENT)
     node = max(_numbers(options, _NODE), default=0)
@@ -299,7 +304,8 @@ def _numbers(options: Sequence[str], prefix: str) -> list[int]:
 
 
 def _anonymous_file(content: bytes) -> BinaryIO:
-    """Return a file in memory, positioned at its start. A pipe could block, and a disk would keep the secrets."""
+    """Return a file in memory that is positioned at its start. A pipe could block, and on a disk the secrets
+    could remain."""
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
     file.write(content)
     file.seek(0)
@@ -307,7 +313,7 @@ def _anonymous_file(content: bytes) -> BinaryIO:
 
 
 def _die_with(parent: int) -> bool:
-    """Have the kernel kill this process when `parent` dies; return False if the parent is already dead."""
+    """Tell the kernel to kill this process when `parent` dies. Return False if the parent is already dead."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -327,5 +333,5 @@ def _log_to_stderr(redactor: Redactor) -> None:
 
 
 if __name__ == "__main__":
-    # All output is written, so skip the interpreter's shutdown.
+    # All output is written by now, so the interpreter's shutdown is skipped.
     os._exit(main())

@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from bai_agent.sinks.sink import Sink
 
 _HURRY = 5.0
-"""Seconds for draining if the agent receives a signal to stop."""
+"""After a signal to stop, the agent takes at most this long to deliver pending records (seconds)."""
 
 _POWER_OFF_GRACE = timedelta(seconds=1)
 _POWER_OFF_HURRY = 0.9
-"""Grace period, and seconds for draining, if the machine shuts down. A process that runs longer than 5 s delays
-the shutdown."""
+"""Grace period, and time to deliver pending records (seconds), if the machine shuts down. A process that runs
+for more than 5 s delays the shutdown."""
 
 
 def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
-    """Return an uploader, without starting it."""
+    """Return an uploader for this node's part of the job store. The uploader is not started."""
     # Imported here because this module loads the modules for S3.
     from bai_agent.sinks.job_store.uploader import StoreUploader
 
@@ -70,20 +70,22 @@ class KeepsCheckpoints(Protocol):
     def generation(self) -> int: ...
 
     def events(self) -> Iterator[RunEvent]:
-        """Yield the events since the last call."""
+        """Yield the thread's events since the last call."""
         ...
 
     def end(self) -> None:
-        """Save the last checkpoint now, because no process of the benchmark is running any more."""
+        """Tell the thread to save the last checkpoint now. Called when no process of the benchmark is running
+        any more."""
         ...
 
     def keeps_within(self, limit_s: float) -> bool:
-        """Return whether the thread has been saving the last checkpoint for less than this number of
+        """Return whether the thread is saving the last checkpoint, and has been for less than `limit_s`
         seconds."""
         ...
 
     def give_up(self) -> None:
-        """Save no more checkpoints, and report a checkpoint whose upload was not finished before this call."""
+        """Tell the thread to save no more checkpoints. If an upload is unfinished, its checkpoint is reported
+        as not saved."""
         ...
 
     def is_alive(self) -> bool: ...
@@ -93,7 +95,7 @@ class KeepsCheckpoints(Protocol):
 
 @dataclass
 class RunContext:
-    """One run of this agent."""
+    """The state of a run, which the phases and the agent's threads share."""
 
     job: Job
     rundir: RunDir
@@ -106,23 +108,25 @@ class RunContext:
     extractor: ExtractorProcess
     node: Node = field(default_factory=Node)
     node_store: NodeStore | None = None
-    """This node's part of the job store. None if the run directory is the store itself."""
+    """This node's part of a remote job store. None if the run directory itself is the node's part of the
+    store."""
     monitor: PeerMonitor | None = None
-    """Monitor of the other nodes of a fixed job. None if the job has one node."""
+    """Monitor of the other nodes of a fixed job. None if the job is elastic or has only one node."""
     elastic: ElasticMonitor | None = None
-    """Monitor of the nodes of an elastic job."""
+    """Monitor of the other nodes of an elastic job. None if the job is not elastic."""
     uploader: StoreUploader | None = None
-    """Uploader to the store. None until this node has claimed its part of the store."""
+    """Uploader to a remote job store. None until this node has claimed its part of the store."""
     sinks: list[Sink] = field(default_factory=list)
     """Running sinks, including `uploader`."""
     sinks_started: bool = False
-    """Whether the sinks of the job descriptor run."""
+    """Whether the sinks that the job descriptor lists have been started."""
     role: Role = Role.COMPUTE
-    """This node's part in the job, which is known after the nodes have met."""
+    """This node's role in the job, which is known after the nodes have met."""
     is_served: bool = False
-    """Whether the other nodes only serve this node, so that they end after this node's benchmark."""
+    """Whether other nodes only serve this node. These nodes end after this node's benchmark."""
     probe: EnvironmentProbe | None = None
-    """Probe of the machine. The probe is not started if the benchmark was started before."""
+    """Probe that collects the properties of the machine. It is not started if the benchmark was started
+    before."""
     prepared_shim: PreparedShim | None = None
     """Shim that is started in advance and waits for the benchmark's command. None if the benchmark was started
     before."""
@@ -131,12 +135,12 @@ class RunContext:
     port: socket.socket | None = None
     """Socket that reserves the port that was published to the other nodes."""
     agent_port: socket.socket | None = None
-    """Socket that reserves the port for questions of other nodes' agents. The socket listens after the job's
-    key is known."""
+    """Socket that reserves the port on which this agent answers other agents. The socket listens after the
+    agent has read the nodes' key."""
     answers: bool = False
     """Whether `agent_port` listens."""
     checkpoints: KeepsCheckpoints | None = None
-    """Thread that saves the checkpoints of a generation, on the node of group rank 0."""
+    """Thread that saves the checkpoints of a generation. Only the node with group rank 0 has this thread."""
     begins_with: str | None = None
     """Name of the checkpoint that the leader of an elastic job chose for this generation. None if the leader
     chose no checkpoint."""
@@ -144,34 +148,37 @@ class RunContext:
     """Name of the checkpoint from which this generation continues; empty if the generation begins without a
     checkpoint."""
     shared_checkpoints: Sequence[str] = ()
-    """Non-empty folders of earlier generations, newest first, if all nodes share them."""
+    """Names of earlier generations' folders that contain checkpoints, newest first, if all nodes share these
+    folders."""
     restored: CheckpointMarker | None = None
-    """The restored checkpoint, if this agent restored it."""
+    """The checkpoint that this agent restored; None if it restored none."""
     supervisor: AdaptdlSupervisor | None = None
     """Supervisor of AdaptDL's replicas. None if the strategy has no supervisor."""
     alone: Sequence[Announcement] = ()
-    """Locks that keep other exclusive jobs off this machine."""
+    """Locks that keep other exclusive jobs from starting on this machine."""
     clock: Clock = CLOCK
     new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = new_uploader
     wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine
-    """Function that waits until the machine is ready or the function's first argument returns True. The
-    function returns warnings."""
+    """Function that waits until the machine is ready, or until the function's first argument returns True. It
+    returns warnings."""
     phase: str = "prepare"
     reason: StopReason | None = None
-    """Reason why the run ended before its benchmark. None if the run did not end before."""
+    """Reason for which the agent ended the run or its current generation. None if the agent did not end
+    it."""
     between_generations: bool = False
-    """Whether the run ended between two generations, after a failure and before the restart."""
+    """Whether the run ended while no generation was running, after a failure and before the restart."""
     cut_short: dict[str, float] = field(default_factory=dict)
-    """The interrupted phase, with its duration until the interruption (seconds)."""
+    """Duration of the phase that was interrupted (seconds), by the phase's name."""
     outcome: Outcome = Outcome.AGENT_ERROR
     umask: int = 0o022
-    """The caller's umask, which is used for the benchmark if the benchmark runs as the same user."""
+    """The umask of the agent's caller. The benchmark gets this umask if it runs as the same user."""
     runs_python: bool = False
-    """Whether a Python was seen among the benchmark's processes."""
+    """Whether one of the benchmark's processes was a Python."""
     static_program: str | None = None
     """Name of a statically linked program that was seen among the benchmark's processes."""
     writes_blocks: bool = True
-    """Whether the log's size was zero or a multiple of a block at every check."""
+    """Whether the output file's size was a multiple of the block size at every check, apart from short
+    moments."""
     knows_secrets: bool = False
     """Whether the redactor knows the benchmark's secrets."""
 
@@ -182,17 +189,17 @@ class RunContext:
 
     @property
     def is_first_here(self) -> bool:
-        """Whether this node has the lowest rank of the job's nodes on this machine."""
+        """Whether this node is the first of the job's nodes on this machine."""
         return self.node.rank == 0 or self.node.instance_id is not None
 
     @property
     def has_part(self) -> bool:
-        """Whether this machine is a node of the job, because it has claimed its part of the store."""
+        """Whether this machine has claimed its part of the job store, and therefore is a node of the job."""
         return self.node_store is None or self.uploader is not None
 
     @property
     def may_quote(self) -> bool:
-        """Whether output of the benchmark can be quoted without its secrets."""
+        """Whether the benchmark's output can be quoted, because the redactor knows all secrets in it."""
         return self.knows_secrets or not self.job.benchmark.secrets
 
     @property
@@ -214,8 +221,8 @@ class RunContext:
         self.watch.begin_generation(rundir)
 
     def stops_of_generation(self) -> list[StopEvent]:
-        """Return the stop events since the decision for this generation. For the first generation, return all stop
-        events."""
+        """Return the stop events since the decision that started this generation. For the first generation,
+        return all stop events so far."""
         found: list[StopEvent] = []
         for each in self.events.seen:
             if isinstance(each, StopEvent):
@@ -231,14 +238,14 @@ class RunContext:
                 self.events.add(event)
 
     def tell_supervisor(self) -> None:
-        """Add the messages of the supervisor of AdaptDL's replicas to the run's events."""
+        """Add the warnings of the supervisor of AdaptDL's replicas to the run's events."""
         if self.supervisor is not None:
             for warning in self.supervisor.take_warnings():
                 self.warn(warning)
 
     def warn_once(self, message: str) -> bool:
-        """Add a warning unless this agent or an earlier agent has already added it; return whether this call
-        added the warning."""
+        """Add a warning, unless this or an earlier agent of the run has already added it. Return whether this
+        call added the warning."""
         is_new = all(each.message != message for each in self.events.of(WarningEvent))
         if is_new:
             self.warn(message)
@@ -248,11 +255,11 @@ class RunContext:
         self.events.add(WarningEvent(message=message))
 
     def began(self, phase: str) -> float | None:
-        """Return when this or an earlier agent began a phase (this boot's monotonic clock). None if no agent
-        began it.
+        """Return when this or an earlier agent of the run began a phase (time of the monotonic clock). None
+        if the phase has not begun.
 
-        After a reboot, only the time of day can be used. Within a boot, the time of day is not used, because
-        it may have been changed.
+        After a reboot, the time is computed from the time of day. Within one boot, the time of day is not
+        used, because somebody can have changed it.
         """
         boot = None
         for event in self.events.seen:
@@ -271,7 +278,8 @@ class RunContext:
 
     @property
     def top_folder(self) -> Path:
-        """Outermost folder of this job's store or run directory. Folders above it do not belong to bai."""
+        """Folder of the job store, or the run directory if the store is not a local folder. Folders above it
+        do not belong to bai."""
         store = self.record.store if self.record is not None else None
         return store.folder if isinstance(store, DirectoryStore) else self.rundir.path
 
@@ -281,21 +289,23 @@ class RunContext:
         return self.signals.received and self.job.end.power is Power.OFF
 
     def drain_deadline(self) -> float:
-        """Return the deadline for deliveries (`time.monotonic()`), computed from the current time."""
+        """Return the deadline for the delivery of pending records (`time.monotonic()`), if the delivery
+        starts now."""
         seconds = self.job.limits.drain.total_seconds()
         if self.signals.received:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
         now, taken_away = self.clock.monotonic(), self.watch.deadline()
         if taken_away is not None:
-            # Only half of the time is used, because artifacts and the result are sent after the records.
+            # Records may take only half of the time that is left, because artifacts and the result are sent
+            # afterwards.
             seconds = min(seconds, max(0.0, (taken_away - now) / 2))
         return now + seconds
 
     def grace(self) -> timedelta:
         """Return the time from SIGTERM to SIGKILL for the benchmark.
 
-        If the time at which the machine will be taken away is known, the grace period is the remaining time
-        minus the time for draining.
+        If it is known when the machine will be terminated, the grace period is the remaining time minus the
+        time for delivering records.
         """
         wanted = self.job.limits.grace
         if self.goes_down:

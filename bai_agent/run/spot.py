@@ -1,9 +1,10 @@
-"""EC2's notices about a spot instance, read from the instance metadata service, as a reason to stop.
+"""A reason to stop a run: EC2's notice, read from the instance metadata service, that it will interrupt this
+spot instance.
 
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: the notice comes two
-minutes before an interruption, and applications should check every 5 seconds.
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation comes earlier and
-may not be followed by a notice, so it does not stop the run.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: the notice comes
+two minutes before an interruption, and applications should check every 5 seconds.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a rebalance recommendation
+comes earlier and is not always followed by a notice. Therefore, a recommendation does not stop the run.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 PAUSE_S = 5.0
 """Seconds between two checks, as AWS advises."""
 _LONGEST_NOTICE_S = 120.0
-"""Longest time from a notice to the interruption (seconds). The computed time is limited to this value,
-because a slow clock would give a longer time."""
+"""Longest time from a notice to the interruption (seconds). If this machine's clock is slow, the computed
+time is too long, and is limited to this value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +38,11 @@ class _Notice:
 
 
 class SpotNotice(Poller):
-    """Checks for notices on a thread of its own, because the metadata service may be slow. The thread ends at once if the
-    instance is not a spot instance.
+    """Checks for spot notices on a separate thread, because the metadata service can be slow. The thread ends
+    at once if the instance is not a spot instance.
 
-    warn: function that is called once with a rebalance recommendation, on the thread that queries the stop
-    reason.
+    warn: function that is called once with a warning about a rebalance recommendation, on the thread that
+    calls `reason`.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class SpotNotice(Poller):
         return read_if_there(name, environment=self._environment)
 
     def _read(self, notice: str) -> StopReason:
-        """Return the stop reason of a notice such as `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`."""
+        """Return the reason to stop that follows from a notice such as `{"action": "terminate", "time":
+        "2017-09-18T08:22:00Z"}`."""
         action, at, left = "take back", "", _LONGEST_NOTICE_S
         try:
             found = decode(_Notice, notice, where="spot/instance-action")

@@ -34,19 +34,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOW_DISK_BYTES = 4 * 2**20
-"""Number of free bytes on the run directory's file system below which the run ends. At this number, there is
-still room for the run's result."""
+"""The run ends if the run directory's file system has less free space than this (bytes). The rest is enough
+for the run's result."""
 
 _LOOK_SECONDS = 1.0
-"""Seconds between two checks of the cancel file, or of the disk."""
+"""Seconds between two checks of the cancel file, and between two checks of the free disk space."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 10.0
-"""Bounds of the random pause between two requests to the job store (seconds). The pause is random so that the
-nodes of a job do not send their requests together."""
+"""Bounds of the random pause between two requests to the job store (seconds). The pause is random, so that
+the nodes of a job do not all send their requests at the same moment."""
 FIRST_ANSWER_S = 3.0
-"""Seconds to wait for the store's first answer. A reachable store answers in a fraction of a second."""
+"""Longest wait for the store's first answer to whether the job is cancelled (seconds). A reachable store
+answers in a fraction of a second."""
 _LEAVE_SECONDS = 15.0
-"""Longest time for which a node that will lose its machine waits for the decision on the next generation
-without it (seconds)."""
+"""A node whose machine will be terminated waits at most this long for the decision that the next generation
+runs without this node (seconds)."""
 
 
 def stop_sources(
@@ -60,10 +61,10 @@ def stop_sources(
     peers: NodeMonitor | None = None,
     elastic: ElasticMonitor | None = None,
 ) -> list[StopSource]:
-    """Return the sources of this run, in the order in which they are asked.
+    """Return all sources of reasons to stop this run, in the order in which they are queried.
 
-    cancelled: see `Cancel`. spot: EC2's notices, if this machine is a spot instance. peers: monitor of the
-    other nodes, if the job has other nodes. elastic: the same monitor, if the job is elastic.
+    cancelled: see `Cancel`. spot: source of EC2's spot notices; None elsewhere. peers: monitor of the other
+    nodes, if the job has other nodes. elastic: the same monitor, if the job is elastic.
     """
     if spot is not None and elastic is not None:
         spot = LeavesByNotice(spot, elastic)
@@ -79,13 +80,15 @@ def stop_sources(
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the bytes that this user may still write to the file system of `folder`. Raises OSError."""
+    """Return the number of bytes that this user can still write to the file system of `folder`. Raises
+    OSError."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
 
 class Signals:
-    """SIGTERM and SIGINT to this process. A closed terminal is not a reason to end."""
+    """Reports SIGTERM and SIGINT to this process as reasons to stop. SIGHUP of a closed terminal is
+    ignored."""
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
@@ -113,13 +116,14 @@ class Signals:
 
 
 class LeavesByNotice:
-    """A notice that this node of an elastic job will lose its machine. The node continues until the other
-    nodes have decided on a generation without this node."""
+    """A spot notice on a node of an elastic job. The node continues to run until the leader has decided on a
+    generation without this node, or until a time limit."""
 
     def __init__(self, notice: StopSource, elastic: ElasticMonitor, *, clock: Clock = CLOCK) -> None:
         self._notice, self._elastic, self._clock = notice, elastic, clock
         if isinstance(notice, Poller):
-            # Several machines often get notices at the same time, and such notices count as one change.
+            # Several machines often get notices at the same time. Each woken node checks at once, so that one
+            # new generation replaces all of these nodes.
             elastic.when_woken = notice.look_now
         self._noticed: float | None = None
 
@@ -139,8 +143,8 @@ class LeavesByNotice:
 
 
 class MaxRuntime:
-    """The limit `limits.max_runtime`. A node that only serves another node does not apply the limit, because
-    the serving node starts earlier and the other node ends in time."""
+    """Reports that the benchmark has run for longer than `limits.max_runtime`. A node that only serves
+    another node ignores the limit: it started earlier, and the other node ends in time."""
 
     def __init__(self, limits: Limits, *, peers: NodeMonitor | None = None) -> None:
         self._limit = limits.max_runtime
@@ -157,7 +161,7 @@ class MaxRuntime:
 
 
 def no_output_reason(limit: timedelta) -> StopReason:
-    """Return the reason to end a benchmark that has been silent for `limit`."""
+    """Return the reason to stop a benchmark that has printed and emitted nothing for the time `limit`."""
     return StopReason(
         Outcome.NO_OUTPUT,
         f"The benchmark printed and emitted nothing for limits.no_output ({format_duration(limit)}) and was ended.",
@@ -165,8 +169,8 @@ def no_output_reason(limit: timedelta) -> StopReason:
 
 
 class NoOutput:
-    """The limit `limits.no_output`. The run ends if the benchmark printed and emitted nothing for this time,
-    on all nodes of the job."""
+    """Reports that the benchmark has printed and emitted nothing on all nodes of the job for
+    `limits.no_output`."""
 
     def __init__(
         self, limits: Limits, rundir: RunDir, *, peers: NodeMonitor | None = None, clock: Clock = CLOCK
@@ -208,13 +212,15 @@ class NoOutput:
         )
         if seen != self._seen:
             self._seen = seen
-            # A restarted agent did not see the last output, so the file's time counts.
+            # A restarted agent did not see when the last output came, so the file's modification time is
+            # used.
             age = max(0.0, self._clock.time() - self._set_forward() - seen[1] / 1e9) if first else 0.0
             self._last_output = self._clock.monotonic() - min(age, self._generation_seconds(running_s))
         return self._clock.monotonic() - self._last_output
 
     def _generation_seconds(self, running_s: float) -> float:
-        """Return how long this generation has run (seconds). Output before its start does not count."""
+        """Return how long this generation has run (seconds). Silence is not counted from before the
+        generation's start."""
         return running_seconds(read_started(self._rundir)) if self._rundir.generation else running_s
 
     def _set_forward(self) -> float:
@@ -227,8 +233,8 @@ class NoOutput:
 
 
 class _ProcessLogs:
-    """The logs of the benchmark's processes. Incomplete lines, and lines of other nodes, are only in these
-    files."""
+    """The logs of the benchmark's single processes. Only these files contain incomplete lines, and lines that
+    mpirun passes to another node."""
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._folder = folder
@@ -237,8 +243,8 @@ class _ProcessLogs:
         self._found = (0, 0)
 
     def look(self) -> tuple[int, int]:
-        """Return the total size of the logs and the time of the last change (ns); zeros if there are no
-        logs."""
+        """Return the total size of the logs and the time of their last change (ns). Both are 0 if there are
+        no logs."""
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
             with suppress(FileNotFoundError, NotADirectoryError), user_rights(folder_owner(self._folder)):
@@ -251,10 +257,11 @@ class _ProcessLogs:
 
 
 class Cancel:
-    """A request to cancel the job, in a file of the run directory or in the job store.
+    """Reports a request to cancel the job, which is a file in the run directory or an object in the job
+    store.
 
-    cancelled: function that returns without delay whether the store has a cancel request; may raise
-    StoreError.
+    cancelled: function that returns at once whether the store has a cancel request, as far as known. It can
+    raise StoreError.
     """
 
     def __init__(self, rundir: RunDir, *, cancelled: Callable[[], bool], clock: Clock = CLOCK) -> None:
@@ -281,8 +288,8 @@ class Cancel:
 
 
 class CancelLook(Poller):
-    """Checks a remote job store for a cancel request, on a thread of its own because one request may hang for a
-    minute."""
+    """Checks a remote job store for a cancel request. The checks run on a separate thread, because one
+    request can hang for a minute."""
 
     def __init__(
         self,
@@ -305,10 +312,11 @@ class CancelLook(Poller):
         self._looked, self._seen = threading.Event(), threading.Event()
 
     def cancelled(self) -> bool:
-        """Return the last answer. Only the first call waits for an answer, for up to `first_answer_s`.
+        """Return the store's last answer. Only the first call waits for an answer, for at most
+        `first_answer_s` seconds.
 
-        Without a wait, a benchmark that was cancelled before its machine was ready would still start, and a
-        short benchmark would succeed.
+        Without the wait, a job that was cancelled before its machine was ready would still start, and a short
+        benchmark would succeed.
         """
         if not self._looked.wait(self._first_answer_s):
             self._looked.set()

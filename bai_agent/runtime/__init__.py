@@ -1,1 +1,1 @@
-"""Clocks, stop requests and event logs that every part of the agent uses."""
+"""The clock, the reasons to stop and the event log that every part of the agent uses."""

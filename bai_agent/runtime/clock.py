@@ -1,4 +1,4 @@
-"""The clock of a run, which tests replace, and a deadline for calls that may hang."""
+"""The clock of a run, which tests replace, and a function that gives a deadline to a call that can hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Clock:
     """This machine's clocks. Subclasses in tests control the time."""
 
     def monotonic(self) -> float:
-        """Return seconds of `time.monotonic()`, with which pulls, sinks and uploads compare their deadlines."""
+        """Return the seconds of `time.monotonic()`. The deadlines of pulls, sinks and uploads are times of
+        this clock."""
         return time.monotonic()
 
     def time(self) -> float:
@@ -34,8 +35,8 @@ CLOCK = Clock()
 
 
 def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name: str) -> T | None:
-    """Return the result of `work`, or None if `over()` returns True before `work` ends. In that case, `work`
-    continues in the background.
+    """Return the result of `work()`, or None if `over()` returns True before `work` ends. In the latter case,
+    `work` continues on a thread in the background.
 
     Raises the error of `work`.
     """
@@ -46,8 +47,8 @@ def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name:
         try:
             done.append(work())
         except BaseException as error:
-            # BaseException is caught, because obstore's panics are BaseExceptions and must not disappear with
-            # this thread.
+            # BaseException is caught, because obstore's panics are BaseExceptions and the caller must get
+            # them.
             failed.append(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)

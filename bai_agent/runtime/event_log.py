@@ -1,6 +1,6 @@
 """The history of a run: `events.jsonl`, to which the agent appends one JSON object per line.
 
-The history is also the agent's memory, because a restarted agent reads which phases have finished.
+A restarted agent reads this history to find out which phases have finished.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _COMMON = ("time", "type")
 
 
 class EventLog:
-    """Appends events to the file and caches them in memory. An event is written to the file completely or not
-    at all."""
+    """Appends events to `events.jsonl`, and keeps all events in memory. An event is written to the file
+    completely or not at all."""
 
     def __init__(
         self, path: Path, *, redactor: Redactor | None = None, clock: Callable[[], int] = now_ms
@@ -38,11 +38,11 @@ class EventLog:
         self._clock = clock
         self.seen: list[RunEvent] = list(read_events(path))
         self.lenient = False
-        """Whether an event is stored only in memory if the disk is full, because at the end of a run the
-        result matters more."""
+        """Whether `add` stores an event only in memory if the disk is full. True at the end of a run, because
+        the result matters more than an event."""
 
     def add(self, event: RunEvent) -> None:
-        """Append an event with the current time. The event is in `seen` even if `add` raises OSError."""
+        """Append an event with the current time. `seen` contains the event even if `add` raises OSError."""
         table = {**event_table(event), "time": self._clock()}
         line = json.dumps(
             self._redactor.redact_all(table, own_levels=1) | {"type": event.type}, ensure_ascii=False
@@ -60,7 +60,7 @@ class EventLog:
             log.warning("there is no space for the event %s", event.type)
 
     def of(self, kind: type[E]) -> list[E]:
-        """Return the events of this kind."""
+        """Return all events of the class `kind`, in their order."""
         return [each for each in self.seen if isinstance(each, kind)]
 
     def finished_phases(self) -> dict[str, float]:
@@ -86,7 +86,8 @@ def read_events(path: Path) -> Iterator[RunEvent]:
 
 
 def _event(table: Any) -> RunEvent:
-    """Return the event in a line. An event of another version, with missing or changed keys, is an UnknownEvent."""
+    """Return the event in a line of the file. An event of another version of bai, with missing or changed
+    keys, becomes an UnknownEvent."""
     try:
         return event_of(table, where="events.jsonl")
     except RecordError:

@@ -1,4 +1,5 @@
-"""Calls a function at intervals on a separate thread, because a call may hang as long as the network."""
+"""Calls a function at intervals. The calls are made on a separate thread, because a call can hang in a
+network request."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class Poller(threading.Thread):
     def __init__(
         self, look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str
     ) -> None:
-        """pause_s: function that returns the seconds until the next call. failure: text of the log about a
-        failed call."""
+        """pause_s: function that returns the seconds until the next call. failure: text of the log message
+        after a failed call."""
         super().__init__(name=name, daemon=True)
         self._look = look
         self._pause_s = pause_s
@@ -53,11 +54,11 @@ class Poller(threading.Thread):
         self._due.wait(seconds)
 
     def look_now(self) -> None:
-        """Make the next call without waiting for the rest of the pause."""
+        """Call `look` again at once, without waiting for the rest of the pause."""
         self._due.set()
 
     def end(self) -> None:
-        """Make no further calls. A call that hangs may continue."""
+        """Make no further calls of `look`. A call that hangs continues in the background."""
         self._over.set()
         self._due.set()
 
@@ -66,8 +67,8 @@ class Poller(threading.Thread):
 def polling(
     look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str, join_s: float | None
 ) -> Iterator[None]:
-    """Call `look` at intervals while the block runs. After the block, wait for the last call, up to `join_s`
-    seconds (None: without a limit)."""
+    """While the context is open, call `look` at intervals. Afterwards, wait until the last call ends, for at
+    most `join_s` seconds (None: without a limit)."""
     poller = Poller(look, name=name, pause_s=pause_s, failure=failure)
     poller.start()
     try:

@@ -11,24 +11,25 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.runtime.clock import CLOCK, Clock
 
 _LOOK_SECONDS = 1.0
-"""Seconds between two queries of all sources after the first reason."""
+"""Seconds between two queries of all sources, after one source has given the first reason."""
 
 
 @dataclass(frozen=True)
 class StopReason:
-    """Reason to end a run early, with a sentence about it."""
+    """Reason to end a run early: the outcome, and a sentence for the user."""
 
     outcome: Outcome
     message: str
     deadline: float | None = None
-    """Time at which the machine is taken away (`time.monotonic()`). None if only the job's limits apply."""
+    """Time at which the machine will be terminated (`time.monotonic()`). None if only the job's limits
+    apply."""
     by_store: bool = False
-    """Whether the job store reported the reason. If so, the store is reachable, and the result is awaited
-    there."""
+    """Whether the reason was read from the job store. If so, the store is reachable, and the user waits for
+    the result there."""
 
 
 class RunEndedError(Exception):
-    """The run ended before its last phase."""
+    """Ends a run before its last phase, for the reason `reason`."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason.message)
@@ -41,7 +42,7 @@ class RunEndedError(Exception):
 
 
 class StopSource(Protocol):
-    """A source that may request the end of a run."""
+    """A source of reasons to end a run, such as a limit of the job or a signal."""
 
     def reason(self, running_s: float | None) -> StopReason | None:
         """Return the reason to end the run, or None.
@@ -54,7 +55,7 @@ class StopSource(Protocol):
 
 @runtime_checkable
 class OfGeneration(Protocol):
-    """A source that judges each generation separately."""
+    """A source of reasons to stop that applies to each generation separately."""
 
     def begin_generation(self, rundir: RunDir) -> None:
         """Forget the previous generation. The files of the next generation are in `rundir`."""
@@ -62,7 +63,8 @@ class OfGeneration(Protocol):
 
 
 class StopMonitor:
-    """Queries the sources in their order. The first reason remains the run's reason."""
+    """Queries the sources of reasons to stop, in order. The first reason that a source gives remains the
+    run's reason."""
 
     def __init__(self, sources: Sequence[StopSource], *, clock: Clock = CLOCK) -> None:
         self._sources = sources
@@ -73,8 +75,7 @@ class StopMonitor:
         self._next_look = 0.0
 
     def reason(self, *, running_s: float | None = None) -> StopReason | None:
-        """Return the reason to end the run, if there is a reason. running_s: seconds since the benchmark's
-        start."""
+        """Return the reason to end the run, or None. running_s: seconds since the benchmark's start."""
         if self._reason is None:
             self._reason = next(self._reasons(running_s), None)
         return self._reason
@@ -85,7 +86,7 @@ class StopMonitor:
             raise RunEndedError(reason)
 
     def end_generation(self) -> None:
-        """Forget the reason that ended a generation, because the next generation is judged separately."""
+        """Forget the reason that ended a generation, because it must not end the next generation."""
         self._reason = None
 
     def begin_generation(self, rundir: RunDir) -> None:
@@ -95,22 +96,25 @@ class StopMonitor:
                 source.begin_generation(rundir)
 
     def stopping(self) -> bool:
-        """Return whether there is a reason other than the benchmark's own limits to end the run."""
+        """Return whether there is a reason to end the run. The limits on the benchmark's run time and silence
+        are not checked."""
         return self.reason() is not None
 
     def abandoned(self) -> bool:
-        """Return whether the job was cancelled or the agent was told to stop, so that the rest of this run is
+        """Return whether the job was cancelled or the agent was told to stop. The rest of this run is then
         not needed.
 
-        A cancellation or an order to stop counts even if there was another reason before.
+        Returns True even if another source gave an earlier reason to end the run.
         """
         self._look_again()
         return self._unwanted
 
     def deadline(self) -> float | None:
-        """Return the earliest time at which the machine is taken away (`time.monotonic()`); None if there is none.
+        """Return the earliest time at which the machine will be terminated (`time.monotonic()`); None if no
+        such time is known.
 
-        The time counts even if there was another reason before, because a cancelled job may lose its machine.
+        The time is returned even if another source gave an earlier reason, because the machine of a cancelled
+        job can be terminated too.
         """
         self._look_again()
         return self._deadline
@@ -123,7 +127,7 @@ class StopMonitor:
                 self._unwanted = self._unwanted or found.outcome in UNWANTED
 
     def _reasons(self, running_s: float | None) -> Iterator[StopReason]:
-        """Query the sources one after another; yield their reasons."""
+        """Query the sources in order, and yield the reasons that they give."""
         for source in self._sources:
             found = source.reason(running_s)
             if found is not None:

@@ -1,10 +1,10 @@
-"""This user's cache folder with the answers of programs, so that the next run on this machine need not query
-these programs again.
+"""Cache of what programs on this machine have answered, in this user's cache folder. The next run need not
+query the same programs again.
 
-<cache>/bai/answers/<digest of the question>.json contains an answer and the time stamps of the files that the
-answer depends on. The answer is valid while these files are unchanged. An answer is not stored if a file is
-so new that a later change may have the same time stamp. An answer is not flushed to the disk, so after a
-power loss the program is queried again.
+<cache>/bai/answers/<digest of the question>.json contains an answer and the time stamps of the files on which
+the answer depends. The answer is valid while these files are unchanged. An answer is not stored if one of the
+files is so new that a later change could have the same time stamp. An answer is not flushed to the disk.
+After a power loss, the program is possibly queried again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from bai_agent.job.run_directory import make_folder, read_json
 from bai_agent.light_dataclass import asdict, dataclass
 
 _SETTLED_S = 2.0
-"""Age of a file (seconds) from which a further change gives another time stamp on any file system."""
+"""If a file is at least this old, a further change gives it another time stamp on any file system
+(seconds)."""
 
 _MOST_ANSWERS = 50
 
@@ -40,26 +41,28 @@ def user_cache(environment: Mapping[str, str]) -> Path | None:
 
 
 def require_own(cache: Path) -> None:
-    """Raise PermissionError if a user other than this user and root can write in `cache`, or replace the
-    folder."""
+    """Raise PermissionError if anybody except this user and root can write to the folder `cache` or replace
+    it."""
     own = os.geteuid()
     for folder in (real := Path(os.path.realpath(cache)), *real.parents):
         status = folder.stat()
-        # Folders above the cache may be writable for a group that contains only this user, as in the homes of
-        # some distributions.
+        # Folders above the cache are accepted if they are writable for this user's own group. Some
+        # distributions create home folders that way.
         shared = status.st_mode & stat.S_IWOTH or (
             status.st_mode & stat.S_IWGRP and (folder == real or status.st_gid != os.getegid())
         )
-        # In a sticky folder such as /tmp other users cannot remove a name.
+        # In a folder with the sticky bit, such as /tmp, other users cannot remove or rename this user's
+        # files.
         if status.st_uid not in (own, 0) or (shared and not status.st_mode & stat.S_ISVTX):
             raise PermissionError(errno.EPERM, f"another user can write in {folder}", str(cache))
 
 
 def make_own(cache: Path) -> None:
-    """Create `cache` for this user alone. Raises OSError; PermissionError if `cache` is, or would be, in
-    another user's folder."""
+    """Create the folder `cache` with access for this user only. Raises OSError; PermissionError if `cache`
+    is, or would be, in another user's folder."""
     above = next(each for each in (cache, *cache.parents) if each.is_dir())
-    # Without this check, root would create folders in another user's home to which that user could not write.
+    # Without this check, root would create folders in another user's home folder, to which that user could
+    # not write.
     if above.stat().st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, f"another user can write in {above}", str(cache))
     make_folder(cache, private=cache)
@@ -69,12 +72,13 @@ def make_own(cache: Path) -> None:
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
     stamps: dict[str, str]
-    """Time of change, size and inode of each file, by path; empty if the file does not exist."""
+    """Time of the last change, size and inode of each file, by path. The text is empty if the file does not
+    exist."""
     answer: dict[str, Any]
 
 
 class AnswerCache:
-    """The answers of this user's programs."""
+    """Cache of the answers that programs have given to this user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -86,7 +90,8 @@ class AnswerCache:
         return cls(folder / "answers") if folder is not None else None
 
     def find(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a question (JSON values) if the answer is still valid."""
+        """Return the stored answer to a question (JSON values) if the answer is still valid, and None
+        otherwise."""
         try:
             found = checked(_Answer, read_json(self._place(question)), where="answer")
             require_own(self._folder)
