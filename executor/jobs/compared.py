@@ -28,16 +28,16 @@ from executor.records.reading import result_of
 from executor.records.series import labelled_name
 
 VERSUS = "vs"
-"""The word that separates two sides with several jobs each."""
+"""The word on the command line between two sides that have several jobs each."""
 _AT_ONCE = 16
 _EARLIER = 20
-"""Number of earlier jobs from which the scatter of runs is estimated."""
+"""Number of earlier jobs whose runs are used to estimate the scatter of runs."""
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """One job with its runs. Facts about its machine and software are read on demand."""
+    """One compared job with its runs. Facts about the job's machines and software are read on demand."""
 
     record: JobRecord
     runs: JobRuns
@@ -57,8 +57,8 @@ class ComparedJob:
         return f"{nodes} x {' and '.join(known)}" if known else f"{nodes} node{'' if nodes == 1 else 's'}"
 
     def described(self, arm: str | None = None) -> Job:
-        """Return the job's descriptor, with only `arm` if an arm is given. The reference of scripts on this
-        machine contains the scripts' checksum. Raises StoreError."""
+        """Return the job's descriptor; if `arm` is given, the descriptor of this arm alone. References to
+        scripts on this machine contain the scripts' checksum. Raises StoreError."""
         job = self.runs.job
         arms = job.repeat.arms if job.repeat is not None else ()
         found = next((each for each in arms if each.name == arm), None)
@@ -77,8 +77,8 @@ class ComparedJob:
 
 
 def by_arm(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs with each run's arm as a label of the run's metrics, so that numbers of different arms
-    are not mixed."""
+    """Return the runs, with the name of each run's arm added as a label to the run's metrics, so that numbers
+    of different arms are not mixed."""
     return tuple(
         run
         if run.arm is None
@@ -125,8 +125,8 @@ class RunReader:
         self._stores = stores
         self._read: dict[tuple[str, str], ComparedJob] = {}
         self._nodes: int | None = None
-        """Number of nodes of the first job. From the other jobs, generations on the same number of nodes are
-        taken."""
+        """Number of nodes of the first job. In the other jobs, only generations on the same number of nodes
+        are used, if there are any."""
 
     def job(self, record: JobRecord) -> ComparedJob:
         """Return a job's runs. Raises StoreError, DescriptorError."""
@@ -139,9 +139,9 @@ class RunReader:
     def sides(self, words: Sequence[str]) -> list[Side]:
         """Return the sides that the user named. Raises UsageError, StoreError, DescriptorError.
 
-        Each word is a side. If the word "vs" is present, all words between two occurrences of "vs" are one
-        side. A word is a job, or KEY=VALUE for all jobs with that label. A single job that compares
-        descriptors has its arms as sides.
+        Each word of the command line is a side. If the word "vs" is present, all words between two
+        occurrences of "vs" are one side. A word names a job, or all jobs with a label by KEY=VALUE. If the
+        only word names a job that compares descriptors, the job's arms are the sides.
         """
         groups = _groups(words)
         if len(groups) == 1:
@@ -172,8 +172,8 @@ class RunReader:
         return [self.job(record) for record in (found if last is None else found[-last:])]
 
     def earlier_scatter(self, side: Side, *, but: Iterable[str]) -> dict[str, float]:
-        """Return the relative standard deviation of earlier runs of the same benchmark, by metric. Raises
-        StoreError."""
+        """Return the relative standard deviation of each metric over earlier runs of the same benchmark, by
+        metric. Raises StoreError."""
         name = side.jobs[0].runs.job.job.name
         found = self._jobs(lambda job: job.job.name == name, but=but)[-_EARLIER:]
         runs = [run for record in found for run in self.job(record).runs.runs]
@@ -185,7 +185,7 @@ class RunReader:
         return scatters
 
     def _jobs(self, wanted: Callable[[Job], bool], *, but: Iterable[str]) -> list[JobRecord]:
-        """Return the jobs with a successful run, in order of time."""
+        """Return those jobs that have a successful run, the oldest first."""
         left_out = set(but)
         found: list[tuple[int, JobRecord]] = []
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -230,8 +230,8 @@ def sides_of(job: ComparedJob) -> list[Side]:
 
 
 def job_runs(record: JobRecord, *, nodes: int | None = None) -> JobRuns:
-    """Return the runs of a job with their numbers. Only generations on equally many nodes are used, if
-    possible on `nodes` nodes. Raises StoreError, DescriptorError."""
+    """Return the runs of a job with their numbers. Of an elastic job, only generations with the same number
+    of nodes are used; if possible, generations on `nodes` nodes. Raises StoreError, DescriptorError."""
     job, result, points = record.job(), result_of(record), read_points(record)
     starts = benchmark_starts(record.node())
     return runs_of(record.job_id, job, result, points, starts=starts, of_one_size=True, nodes=nodes)
@@ -259,7 +259,7 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
-    """Return the start of a job if the job is wanted and has a successful run; otherwise None."""
+    """Return the start time of a job that is wanted and has a successful run; None for any other job."""
     try:
         if not wanted(record.job()):
             return None
@@ -269,5 +269,5 @@ def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
         )
         return started_of(record) if succeeded else None
     except (StoreError, DescriptorError, RecordError):
-        # The job's record is broken, or of another version, but the other jobs can still be compared.
+        # This job's record is broken or of another version. The other jobs can still be compared.
         return None

@@ -1,5 +1,5 @@
-"""Two compared sides, or a job and its history, with the numbers of the runs and the differences of the
-machines and descriptors."""
+"""Compares two sides, or a job with its history: the numbers of the runs, and the differences of the machines
+and descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from executor.jobs.compared import ComparedJob, RunReader, Side, by_arm, sides_o
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPair:
-    """Side B compared with side A. Differences of machines and descriptors are read on demand."""
+    """Comparison of side B with side A. Differences between the machines and between the descriptors are read
+    on demand."""
 
     a: Side
     b: Side
@@ -68,7 +69,7 @@ class ComparedPair:
 def compared_pairs(
     sides: Sequence[Side], *, earlier_scatter: Mapping[str, float] | None = None
 ) -> list[ComparedPair]:
-    """Compare each side with the first side, as `compare_sides` does."""
+    """Compare each side with the first side. `compare_sides` describes the comparison."""
     first, *others = sides
     found = compare_sides(first.runs, [side.runs for side in others], earlier_scatter=earlier_scatter)
     return [
@@ -90,7 +91,7 @@ class ComparedHistory:
     newest: ComparedJob
     before: Sequence[ComparedJob]
     elsewhere: Sequence[ComparedJob]
-    """Earlier jobs on other machines, which are not compared."""
+    """Earlier jobs that are not compared, because they ran on other machines."""
     label: str
 
     @property

@@ -1,5 +1,5 @@
-"""Job ids for shell completion. The user waits for the completion, so nothing is validated, and no bucket is
-read."""
+"""Finds job ids for shell completion. The user waits for the completion, so records are not validated, and no
+bucket is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bai_agent.job.schema.field_types import is_job_id
 
 _MOST = 200
 _DESCRIBED = 50
-"""Number of jobs whose results are read."""
+"""Number of jobs whose results are read to describe the jobs in the completion."""
 _RESULT_BYTES = 2**16
 LAST = "last"
 
@@ -53,7 +53,8 @@ def _how(job: Path) -> str:
     except (OSError, ValueError, RecursionError):
         return ""
     outcome = result.get("outcome") if isinstance(result, dict) else None
-    # A shell splits the text at line ends and colons.
+    # An outcome with any other characters is not shown, because a shell splits the text at line ends and
+    # colons.
     return (
         outcome
         if isinstance(outcome, str) and outcome.isascii() and outcome.replace("_", "").isalnum()

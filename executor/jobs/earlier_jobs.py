@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 CHECKPOINT_KEY = "checkpoint.from"
 _MOST_FILES = 1000
-"""Maximum number of files in a folder of artifacts. Each file becomes a source."""
+"""Maximum number of files in a referenced folder of artifacts. Each file becomes a source of the
+descriptor."""
 _NAMED = 5
-"""Maximum number of artifacts that a message names."""
+"""Maximum number of artifacts that an error message names."""
 _WRITTEN = ("id", "md5", "sha256", "unpack", "mode")
 """Keys of a source that are copied to the artifacts that replace it."""
 
@@ -62,8 +63,8 @@ class ArtifactSource(SourceTable):
 
 
 def without_earlier_jobs(descriptor: Descriptor) -> Descriptor:
-    """Return the descriptor without artifacts and checkpoints of other jobs, for checks that do not look jobs
-    up."""
+    """Return the descriptor without its references to artifacts and checkpoints of other jobs, for checks
+    that must not read other jobs."""
     kept = [each for each in descriptor.data.sources if not refers_to_job(each.src)]
     descriptor = _with_sources(descriptor, kept)
     if descriptor.checkpoint is None:
@@ -78,8 +79,8 @@ def use_earlier_jobs(
     artifacts or the checkpoint of one job.
 
     The request names the jobs by their ids, so that `--like` uses the same jobs. job_id: the id that the user
-    gave; if a job with this id exists, its record contains the jobs that were meant. Raises UsageError,
-    StoreError.
+    gave. If a job with this id exists, its record contains the earlier jobs that its references named. Raises
+    UsageError, StoreError.
     """
     checkpoint = descriptor.checkpoint
     has_origin = checkpoint is not None and checkpoint.from_ is not None
@@ -111,7 +112,8 @@ def pin(key: str, path: tuple[str | int, ...], src: str) -> Override:
 def pinned(
     given: Sequence[Override], pins: Sequence[Override], descriptor: Descriptor
 ) -> tuple[Override, ...]:
-    """Return the overrides, in which addresses that name single jobs replace the given references."""
+    """Return the overrides of the descriptor, with each reference replaced by an address that names a single
+    job."""
     places = {each.path: each for each in pins}
     kept = []
     for each in given:
@@ -119,7 +121,8 @@ def pinned(
             _position(step, descriptor) if isinstance(step, ItemName) else step for step in each.path
         )
         if place not in places and any(overlap(place, one) for one in places):
-            # The whole list of sources was set, so a part of the list cannot be set in addition.
+            # The user has set the whole list of sources, so a single source of the list cannot be set in
+            # addition.
             return tuple(given)
         if place not in places:
             kept.append(each)
@@ -143,8 +146,8 @@ def _with_sources(descriptor: Descriptor, sources: Sequence[SourceTable]) -> Des
 
 
 def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
-    """Return the descriptor in which the sources of each arm that has its own sources are replaced by
-    artifacts."""
+    """Return the descriptor with artifacts in place of references, for each arm that has sources of its
+    own."""
     if descriptor.repeat is None:
         return descriptor
     arms = tuple(
@@ -174,7 +177,8 @@ def job_before(job_id: str | None, scope: JobScope) -> Job | None:
 def _resolved(
     source: SourceTable, scope: JobScope, *, key: str, before: Job | None = None
 ) -> tuple[Sequence[SourceTable], str]:
-    """Return the sources that replace `source`, and the address of `source` with the job's id."""
+    """Return the sources that replace `source`, and the address of `source` in which the job's id replaces
+    the reference."""
     if not refers_to_job(source.src):
         return [source], source.src
     meant = before.set.get(key) if before is not None else None
@@ -189,8 +193,8 @@ def _resolved(
 
 
 def _as_before(source: SourceTable, reference: JobReference, before: Job) -> list[ArtifactSource]:
-    """Return the artifacts with which the job `before` replaced `source`; empty if the record of `before`
-    does not contain such artifacts."""
+    """Return the artifacts that replaced `source` when the job `before` was submitted. Empty if the record of
+    `before` does not contain such artifacts."""
     mark, wanted = f"/{reference.job}/artifacts/", reference.artifact or ""
     whole = not wanted or wanted.endswith("/")
     found: dict[str, ArtifactSource] = {}
@@ -257,7 +261,8 @@ def _kept(record: JobRecord, reference: JobReference) -> dict[str, StoredObject]
     for name in found:
         is_meant = name.startswith(wanted) if wanted.endswith("/") or not wanted else name == wanted
         if is_meant and (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
-            # Another program wrote this path, so the path could lead to any place on the machine.
+            # Another program wrote this artifact's path into the record, so the path could lead anywhere on
+            # the machine.
             raise UsageError(f"the job {record.job_id} has an artifact that cannot be used: {mistake[0]}")
     return found
 
@@ -317,8 +322,9 @@ def _find_checkpoint(
     """Return the table with the checkpoint that the table's key `from` names, and the value of that key with
     the job's id.
 
-    before: the same job, if it was submitted before. If that submission named the same earlier job, which may
-    be gone, the checkpoint of that submission is used again. Raises UsageError, StoreError.
+    before: the record of the same job id, if it was already submitted. If that submission named the same
+    earlier job, its checkpoint is used again, because the earlier job may be gone. Raises UsageError,
+    StoreError.
     """
     text = written.from_ or ""
     if before is not None:
@@ -334,8 +340,8 @@ def _find_checkpoint(
 
 
 def _checkpoint_before(written: CheckpointTable, text: str, before: Job) -> FoundCheckpoint | None:
-    """Return the table with the checkpoint of the job `before`; None if `before` has no checkpoint, or if the
-    reference `text` names another job."""
+    """Return the table with the checkpoint from which the job `before` was submitted. None if `before` was
+    submitted without a checkpoint, or if the reference `text` names another job."""
     origin = before.checkpoint.origin if before.checkpoint is not None else None
     if origin is None or before.store is None or text != before.set.get(CHECKPOINT_KEY, f"job:{origin.job}"):
         return None

@@ -1,9 +1,10 @@
-"""An index of the ended jobs in a folder, so that a list reads only the results of the jobs that it shows.
+"""Maintains an index of the ended jobs in a folder, so that `bai list` reads the results of only those jobs
+that it shows.
 
-The index is in this user's cache, and is only a hint. An entry is valid if the job's folder and its
-`result.json` have not changed since the entry was made. Any change to the folder or the file changes its
-`st_ctime`, which no program can set. Jobs without a valid entry are read. A missing or damaged index, or an
-index of another version or folder, counts as empty.
+The index file is in this user's cache folder. An entry of the index is valid if the job's folder and the
+job's `result.json` have not changed since the entry was made. Any change to a folder or a file changes its
+`st_ctime`, which no program can set. A job without a valid entry is read from its folder. A missing or
+damaged index, or an index of another version or folder, counts as empty.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _FORMAT = 1
 """Version of the index file, which is increased if the content of the file or the meaning of a field
 changes."""
 _WORTH = 64
-"""Minimum number of jobs, and of changed entries, for which an index file is written."""
+"""An index file is written only if there are at least this number of jobs, and of changed entries."""
 _SETTLED_NS = 2_000_000_000
-"""Minimum age of a file (ns) at which the next change certainly changes the file's time. Younger files may
-keep their time, because clocks of file systems advance in steps."""
+"""If a file is older than this (ns), its next change certainly changes its `st_ctime`. A younger file may
+keep its `st_ctime`, because clocks of file systems advance in steps."""
 _DRAFT_AGE_S = 3600
 
 _Files: TypeAlias = list[int]
@@ -43,7 +44,7 @@ class StartedJob(NamedTuple):
     started: int
     """Start of the job (ms UTC); 0 if unknown."""
     status: str | None = None
-    """Status and outcome of an ended job; None if the job still runs, or if the result alone does not contain
+    """Status and outcome of an ended job. None if the job still runs, or if its result does not contain
     both."""
     outcome: str | None = None
 
@@ -53,8 +54,8 @@ def ended_jobs(
 ) -> dict[str, StartedJob]:
     """Return the jobs with a result among all jobs of a store's folder.
 
-    read: function that reads a job's result. `read` returns None if the result is insufficient, or if there
-    is no such job.
+    read: function that reads a job's result. `read` returns None if the result lacks a needed field, or if
+    there is no such job.
     """
     file = _index_file(folder) if len(job_ids) >= _WORTH else None
     known = _load(file, folder) if file is not None else {}
@@ -88,7 +89,7 @@ def ended_jobs(
 def _files(folder: Path, job_id: str) -> _Files | None:
     """Return a value that changes whenever the job changes; None if the job has no result."""
     try:
-        # The paths are strings, because `Path` objects would double the time for ten thousand jobs.
+        # Paths are strings here, because `Path` objects would double the time for ten thousand jobs.
         job = os.stat(f"{folder}/{job_id}")  # noqa: PTH116
         result = os.stat(f"{folder}/{job_id}/result.json")  # noqa: PTH116
     except OSError:

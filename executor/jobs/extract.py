@@ -1,10 +1,11 @@
-"""Extracts records again from a job's saved log, as a separate set, so that the run's own records do not
-change.
+"""Extracts metric records again from a job's saved log. The new records are stored as a separate set, so that
+the records of the run do not change.
 
 ```
 <job>/attempts/<n>/nodes/<rank>/extracts/<number>/  job.toml  metrics/<offset>.jsonl  extracted.json
 ```
-The first object reserves the number; the last object marks the set as complete.
+`job.toml` is written first and reserves the set's number. `extracted.json` is written last and marks the set
+as complete.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def complete_sets(node: NodeRecord) -> list[int]:
 
 
 def searched_nodes(record: JobRecord) -> list[NodeRecord]:
-    """Return the nodes with a saved log, because only saved logs can be searched again. Raises StoreError."""
+    """Return the nodes whose log was saved. Only a saved log can be searched again. Raises StoreError."""
     return [each for each in record.nodes() if each.size("log")]
 
 
@@ -107,7 +108,7 @@ def extract_again(
     job = replace(
         job,
         metrics=job.metrics if metrics is None else tuple(metrics),
-        # The result files belonged to the benchmark, and are gone.
+        # Metrics from result files cannot be extracted again, because the benchmark's result files are gone.
         results=(),
         host_metrics=HostMetrics(enabled=False),
         kafka=None,
@@ -136,7 +137,7 @@ def _job_of_set(node: NodeRecord, number: int) -> Job:
 
 
 def _claim(node: NodeRecord, descriptor: bytes) -> int:
-    """Reserve an unused set number. Numbers of interrupted extractions count as used."""
+    """Reserve an unused number for a new set. Numbers of interrupted extractions count as used."""
     store = node.job.store
     taken = [int(each) for each in store.folders(node.key("extracts/")) if each.isdecimal()]
     number = max(taken, default=0) + 1
@@ -162,7 +163,8 @@ def _extraction_of(node: NodeRecord) -> ExtractionSummary | None:
     RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
-        # The result of a job of several nodes covers all nodes together.
+        # The result of a job of several nodes covers all nodes together, so the node's own outcome is read
+        # instead.
         return attempt.node_outcome(node.rank).metrics
     result = node_result(node)
     return result.metrics if result is not None else None
@@ -171,7 +173,7 @@ def _extraction_of(node: NodeRecord) -> ExtractionSummary | None:
 def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     store, place = node.job.store, node.key(f"extracts/{number}")
     descriptor = job_toml(job).encode()
-    # The saved log is one log of all processes.
+    # The saved log contains the output of all processes together.
     generations = _generations_of(node) if job.has_generations else []
     strategy = StrategyTable(min_nodes=1 if generations else None)
     if job.server is not None:
@@ -181,7 +183,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     ).encode()
     near = store.folder / node.job.job_id if store.folder is not None else None
     try:
-        # A job on this machine uses the job's own disk, which has more space than /tmp.
+        # For a job on this machine, the temporary files are on the disk with the job's folder, which has more
+        # space than /tmp.
         with ExitStack() as stack:
             folder = scratch_folder(_SCRATCH, near=near, stack=stack)
             rundir = RunDir(folder)
@@ -190,8 +193,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
             if job.repeat is not None:
                 rundir.repeats.write_bytes(repeat_lines(node))
             _write_ends(rundir, generations)
-            # As after a restart, the records say that these lines were not read at the time when the
-            # benchmark printed them.
+            # Records extracted here are marked like records after a restart of the agent: the lines were not
+            # read at the time when the benchmark printed them.
             rundir.extractor_offset.write_bytes(b"{}\n")
             summary = _extract(rundir, job, node=node.rank)
             store.put(f"{place}/job.toml", descriptor)
@@ -215,8 +218,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
 
 
 def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
-    """Return the position of each generation in a node's log. For a lost node, only its events are known.
-    Raises StoreError, RecordError."""
+    """Return the position of each generation in a node's log. A lost node has written no result, so the
+    positions are read from its events. Raises StoreError, RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
         # The result of a job of several nodes covers all nodes together, but the positions in the result are
@@ -270,9 +273,10 @@ def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
 
 
 def _extract(rundir: RunDir, job: Job, *, node: int) -> dict[str, Any]:
-    """Run the extractor in the same way as during a run, with bounded searches and with restarts."""
+    """Run the extractor in the same way as during a run: each search has a time limit, and the extractor is
+    restarted if it fails."""
     extractor = ExtractorProcess(rundir, node=node)
-    # Secrets are not looked up here and cannot be redacted, so a warning must not quote the benchmark's
+    # The job's secrets are not known here and cannot be redacted, so a warning must not quote the benchmark's
     # output.
     extractor.start(secrets=None if job.benchmark.secrets else ())
     try:

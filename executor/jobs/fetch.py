@@ -1,12 +1,12 @@
-"""Copies a job from its store into a folder of this machine. Existing files are not overwritten, and an
-interrupted copy is continued.
+"""Copies a job from its store into a folder of this machine. Existing files are not overwritten. If a copy
+was interrupted, the next `bai fetch` continues it.
 
 ```
 DIR/  job.toml  result.json  artifacts/…
       nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  environment.json  result.json
 ```
-With more than one attempt, `nodes` is in `attempts/<n>`. A checkpoint is in a folder with the checkpoint's
-name.
+If the job has more than one attempt, each `nodes` folder is in `attempts/<n>`. A checkpoint is copied into a
+folder with the checkpoint's name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ else:
 
 _PIECE = 8 << 20
 _COMPARED = 65536
-"""Number of bytes at the end of a copied stream that must equal the stream in the store before more is
-appended."""
+"""Before more content is appended to a copied stream, this number of bytes at the copy's end must equal the
+stream in the store."""
 
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
 _OBJECTS = ("ready.json", "environment.json", "result.json")
@@ -45,7 +45,7 @@ _AGENT_LOG = "agent.log"
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that was copied or has grown, and the number of copied bytes."""
+    """A file that was copied or extended, and the number of copied bytes."""
 
     path: Path
     bytes: int
@@ -66,7 +66,7 @@ def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 
 
 def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    # The descriptor comes first, so that it identifies the job of this folder even if the fetch is
+    # The descriptor is copied first, so that it shows which job this folder contains even if the copy is
     # interrupted early.
     _check_owner(record, folder)
     descriptor = record.key("job.toml")
@@ -95,7 +95,7 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     wanted += [
         (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
     ]
-    # The result is copied last, so that everything else exists if the result exists.
+    # The result is copied last, so that a folder with a result is complete.
     wanted.append(("result.json", record.store.find(record.key("result.json"))))
     for name, found in wanted:
         for each in found[:1]:
@@ -198,7 +198,7 @@ def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched 
 
 
 def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[bytes]:
-    """Yield a part of a stream from all objects that contain the part; stop early at the end of the
+    """Yield the requested part of a stream from all objects that contain it. Stop early at the end of the
     stream."""
     while position < end and (piece := read(position, min(_PIECE, end - position))):
         yield piece
@@ -206,7 +206,7 @@ def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Itera
 
 
 def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
-    """Write the job descriptor without secrets. The file gets its name only when the file is complete."""
+    """Write the job descriptor without secrets. The file gets its final name only when it is complete."""
     content = shown_job_toml(record).encode()
     if path.is_symlink() or path.exists():
         if path.is_file() and path.read_bytes() == content:
@@ -222,7 +222,7 @@ def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
 
 
 def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
-    """Copy one object. The copied file gets its name only when the copy is complete."""
+    """Copy one object. The copied file gets its final name only when the copy is complete."""
     if path.is_symlink() or path.exists():
         if path.is_file() and path.stat().st_size == item.size:
             return None

@@ -1,4 +1,4 @@
-"""Compares the combinations of a group, with a row of numbers for each combination."""
+"""Compares the combinations of a group's matrix. The comparison has a row of numbers for each combination."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GroupJob:
     status: JobStatus | None = None
     """Status of the job; None if the job has no record."""
     dollars: float | None = None
-    """Cost of the job's machines (USD); until the job has ended, the machines' maximum cost; None if
+    """Cost of the job's machines (USD). Until the job has ended, the machines' maximum cost. None if
     unknown."""
 
     @property
@@ -101,7 +101,7 @@ def group_view(group: GroupRecord, statuses: Mapping[str, JobStatus]) -> GroupVi
 
 @dataclass(frozen=True, kw_only=True)
 class CombinationRow:
-    """One combination, with the headline over the combination's runs, and the cost."""
+    """One combination of a group's matrix, with the headline over its runs, and its cost."""
 
     set: Mapping[str, str]
     jobs: Sequence[GroupJob]
@@ -109,7 +109,8 @@ class CombinationRow:
     units: str = ""
     better: Better | None = None
     values: tuple[float, ...] = ()
-    """One number for each run or, if the group has several rounds, for each job."""
+    """One number for each run of the combination's job. If the group has several rounds, one number for each
+    job."""
     hourly: float | None = None
     """Cost of all machines of one job (USD per hour)."""
 
@@ -138,8 +139,8 @@ class CombinationRow:
 
     @property
     def per_unit(self) -> float | None:
-        """Cost of the machines for one unit, if the headline is a rate: USD per image for "images/s";
-        otherwise None."""
+        """Cost of the machines per unit, if the headline is a rate: USD per image for "images/s". None if the
+        headline is not a rate."""
         mean = self.mean
         if self.hourly is None or mean is None or mean <= 0 or rated(self.units) is None:
             return None
@@ -162,8 +163,8 @@ class CombinationRow:
 
 
 def rated(units: str) -> str | None:
-    """Return what a rate counts, for example "images" for "images/s"; None if the units are not a rate per
-    second."""
+    """Return the unit that a rate counts, for example "images" for "images/s". None if `units` is not a rate
+    per second."""
     what, mark, of = units.rpartition("/")
     return what.strip() if mark and what.strip() and of.strip() in ("s", "sec", "second") else None
 
@@ -175,7 +176,7 @@ class GroupComparison:
     view: GroupView
     rows: Sequence[CombinationRow]
     left_out: Sequence[str]
-    """A sentence for each run that is not counted."""
+    """A sentence for each run that the comparison does not count."""
 
     @property
     def metric(self) -> str:
@@ -188,8 +189,8 @@ class GroupComparison:
 
     @property
     def scale(self) -> str | None:
-        """The key over which the headline is plotted: the number of machines, otherwise the first key with
-        two or more numbers; None if there is no such key."""
+        """The key of the matrix over which the headline is plotted: the number of machines or, if that does
+        not vary, the first key with two or more numbers. None if there is no such key."""
         numeric = [
             key for key in self.keys if len({row.set[key] for row in self.rows}) > 1 and self._is_numeric(key)
         ]
@@ -257,7 +258,8 @@ def _row(jobs: Sequence[GroupJob], known: Mapping[str, JobRuns], metric: str) ->
         found = [_value_of(run.values, metric) for run in runs.runs] if runs is not None else []
         values = [each for each in found if each is not None]
         first = first or next(iter(values), None)
-        # Runs of one job are not independent, so with several jobs each job counts as one number.
+        # Runs of one job are not independent of each other, so each job counts as one number if the
+        # combination has several jobs.
         numbers += (
             [mean_of([each.value for each in values])]
             if values and len(jobs) > 1
@@ -277,5 +279,6 @@ def _row(jobs: Sequence[GroupJob], known: Mapping[str, JobRuns], metric: str) ->
 
 
 def _value_of(values: Mapping[str, RunValue], metric: str) -> RunValue | None:
-    """Return the value of a metric: the value without labels, otherwise the value with the first labels."""
+    """Return the value of a metric: the value without labels or, if there is none, the value of the first set
+    of labels."""
     return values.get(metric) or next((each for each in values.values() if each.name == metric), None)

@@ -30,11 +30,11 @@ _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
 
 
 class _OverCostError(BaiError):
-    """The job currently does not fit into the group's `max_cost`."""
+    """The next job does not fit into the group's `max_cost` at the moment."""
 
 
 class _OutdatedError(BaiError):
-    """Another `bai` has written a decision at the same time."""
+    """Another `bai` process has written a decision into the group's ledger at the same time."""
 
 
 class _NoCapacityYetError(BaiError):
@@ -65,8 +65,8 @@ class GroupRun:
     group: GroupRecord
     plan: GroupPlan
     scope: JobScope
-    """The scope whose backends run the jobs, and in whose stores earlier jobs with needed artifacts are
-    searched."""
+    """The scope of the group's jobs. Its backends run the jobs. Earlier jobs whose artifacts are needed are
+    searched in its stores."""
     listener: GroupListener
     fetched: FetchedScripts
     """Scripts that were fetched for the jobs. The fetched files exist while the group runs."""
@@ -74,18 +74,19 @@ class GroupRun:
     _ended: dict[str, float | None] = field(default_factory=dict)
     _exit_codes: dict[str, int] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
-    """Jobs that can no longer be followed but may still run. Lost jobs still count for max_parallel."""
+    """Jobs that can no longer be followed, but are possibly still running. Lost jobs still count for
+    max_parallel."""
     _watchers: dict[str, Watcher] = field(default_factory=dict)
     """Watchers of the running jobs that this call has found or started."""
     _due: dict[str, datetime] = field(default_factory=dict)
     """Jobs that wait for capacity → time of their next submission."""
     _again: set[str] = field(default_factory=set)
-    """Jobs that were refused in earlier calls, and will be tried once more."""
+    """Jobs that earlier calls refused to start, and that this call tries once more."""
     _full: tuple[int, int] | None = None
-    """Numbers of decisions and of ended jobs at which the next job did not fit into the cost."""
+    """The numbers of decisions and of ended jobs when the next job last did not fit into the group's cost."""
     _cancelled: bool = False
     _over_cost: str = ""
-    """Reason why the next job does not fit into the cost; empty if the job may fit."""
+    """Reason why the next job does not fit into the group's cost; empty if the job may fit."""
 
     def run(self) -> int:
         """Run the group until no job runs and no job is left to start; return the worst exit code of the
@@ -149,17 +150,17 @@ class GroupRun:
             self._lost.discard(job_id)
 
     def _follow(self, job_id: str) -> None:
-        """Do everything that is due for a job that may run."""
+        """Do everything that is due for a job that is possibly running."""
         due = self._due.get(job_id)
-        # An earlier call may have been killed between the decision and the start. Even if the same id is
-        # submitted again, the job is started only once.
+        # An earlier call may have been killed between the decision and the start of the job. So the job is
+        # submitted again. A second submission of the same id does not start a second job.
         if due <= self.listener.now() if due is not None else job_id not in self._watchers:
             self._submit(self._job(job_id))
         elif due is None:
             self._observe(job_id)
 
     def _end_job(self, job_id: str) -> None:
-        """Cancel a job that may run, because the group is cancelled."""
+        """Cancel a job that is possibly running, because the group is cancelled."""
         record = self.group.job(job_id)
         if not record.exists():
             self._lose(job_id, ExitCode.CANCELLED, "it was not started")
@@ -177,8 +178,8 @@ class GroupRun:
 
     @contextmanager
     def _lost_unless_done(self, job_id: str, before: str = "") -> Iterator[None]:
-        """Give up on a job if the `with` block fails. before: beginning of the reported sentence. Raises
-        StoreError if a later repetition of the failed request may succeed."""
+        """Stop following a job if the `with` block fails. before: beginning of the reported sentence. Raises
+        StoreError if the failed request may succeed later."""
         try:
             yield
         except BaiError as error:
@@ -217,7 +218,7 @@ class GroupRun:
 
     def _submit(self, job: MatrixJob) -> None:
         """Start a job, or continue an interrupted start. Raises _OverCostError, _OutdatedError, and
-        StoreError if it is unknown whether the job may run."""
+        StoreError if it is unknown whether the job was started."""
         self._due.pop(job.job_id, None)
         launches: list[str] = []
         was_started = job.job_id in self._state.started
@@ -282,13 +283,13 @@ class GroupRun:
             )
 
     def _decide(self, job: MatrixJob, bound: float | None, hourly: float | None) -> None:
-        """Record that a job starts. Raises _OverCostError, _OutdatedError."""
+        """Record the decision that a job may start. Raises _OverCostError, _OutdatedError."""
         if hourly is not None and (why := self._state.over_cost(job, bound)) is not None:
             raise _OverCostError(why)
         self._append(new_decision(job, bound=bound, hourly=hourly))
 
     def _refuse(self, job: MatrixJob, error: BaiError) -> None:
-        """Record that a job was refused, so that the next job can start."""
+        """Record the decision that a job is not started, so that the next job can start."""
         code = int(self.listener.exit_code(error))
         self._append(new_decision(job, refused=str(error), exit_code=code))
 
@@ -299,7 +300,8 @@ class GroupRun:
         self._again.discard(decision.job_id)
 
     def _lose(self, job_id: str, code: int, sentence: str) -> None:
-        """Give up on a job that will not have a result. The job's maximum cost still counts."""
+        """Stop following a job that will not have a result. The job's maximum cost still counts for the
+        group's cost."""
         self._ended[job_id], self._exit_codes[job_id] = None, code
         self._say(job_id, sentence)
 

@@ -6,10 +6,11 @@
 <group>/max_cost.json      a higher max_cost than the plan's, if the user has raised it
 <group>/cancel.json        no further job starts
 ```
-A decision is based on all earlier decisions. A conditional put makes a decision the next entry of the ledger,
-or fails if another process has made that entry. So several `bai` processes that run a group at the same time
-neither exceed its bounds nor start a job twice. A killed process leaves nothing to repair, because a job's id
-is known before its start, and starting the same id again does not start a second job.
+Each decision depends on all earlier decisions. A conditional put adds a decision to the ledger as the next
+entry, or fails if another process has already added that entry. So several `bai` processes that run the same
+group at once neither exceed the group's bounds nor start a job twice. A killed process leaves nothing to
+repair, because a job's id is known before its start, and starting the same id again does not start a second
+job.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SHUTDOWN_MS = 120_000
 
 
 class GroupNamedError(UsageError):
-    """The name is that of a group of jobs, but the command needs a single job."""
+    """The user named a group of jobs, but the command needs a single job."""
 
     def __init__(self, group: GroupRecord) -> None:
         super().__init__(
@@ -59,7 +60,7 @@ class Decision:
 
     job_id: Text
     by: Text
-    """Random text of the writer, by which a repeated put recognises its own entry."""
+    """Random text by which the writer of an entry recognises its own entry if the put is repeated."""
     time: Moment
     bound: Number | None = None
     """Maximum cost of the job (USD); None if unknown, as for jobs on this machine."""
@@ -68,7 +69,7 @@ class Decision:
     refused: Text | None = None
     """Reason why the job was not started; None if the job may run."""
     exit_code: Count = 0
-    """Exit code for the refusal."""
+    """Exit code of the error because of which the job was not started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class GroupRecord:
 
     @property
     def left_out(self) -> list[Path]:
-        """Folders that are left out of the scripts of the group's jobs: only the store's folder."""
+        """Folders that are not copied with the scripts of the group's jobs: only the store's folder."""
         return [] if self.store.folder is None else [self.store.folder]
 
     def job(self, job_id: str) -> JobRecord:
@@ -121,7 +122,7 @@ class GroupRecord:
     def raise_max_cost(self, usd: float) -> None:
         """Raise the maximum cost of all jobs together (USD). Raises UsageError, RecordError, StoreError.
 
-        Another `bai` that is already running the group keeps the lower bound.
+        Another `bai` process that is already running the group continues to use the lower maximum cost.
         """
         before = self.plan().max_cost
         if before is None:
@@ -146,8 +147,8 @@ class GroupRecord:
         return plan
 
     def decisions(self, known: Collection[Decision] = ()) -> list[Decision]:
-        """Return the entries of the ledger. known: the ledger's first entries, which are not read again.
-        Raises RecordError, StoreError."""
+        """Return the entries of the ledger. known: entries at the beginning of the ledger that need not be
+        read again. Raises RecordError, StoreError."""
         found = list(known)
         for each in self.store.find(self._record.key(_STARTS))[len(found) :]:
             table = self._record.read_listed(each.key)
@@ -194,7 +195,7 @@ class GroupState:
     plan: GroupPlan
     decisions: Collection[Decision]
     ended: Mapping[str, float | None] = field(default_factory=dict)
-    """Ended job → cost (USD); None if the cost is unknown, so that the maximum cost counts."""
+    """Ended job → cost (USD). None if the cost is unknown; the job's maximum cost counts instead."""
 
     @property
     def last(self) -> dict[str, Decision]:
@@ -203,7 +204,7 @@ class GroupState:
 
     @property
     def started(self) -> dict[str, Decision]:
-        """The jobs that may run, or have run."""
+        """The jobs that were started, whether or not they have ended."""
         return {job_id: each for job_id, each in self.last.items() if each.refused is None}
 
     @property
@@ -218,7 +219,7 @@ class GroupState:
 
     def committed(self, *, without: str | None = None) -> float:
         """Return the cost of the ended jobs plus the maximum cost of the other started jobs (USD). without: a
-        job that is not counted."""
+        job whose cost is left out."""
         return sum(self.cost(job_id) or 0.0 for job_id in self.started if job_id != without)
 
     def cost(self, job_id: str) -> float | None:
@@ -227,7 +228,8 @@ class GroupState:
         return known if known is not None else self.started[job_id].bound
 
     def over_cost(self, job: MatrixJob, bound: float | None) -> str | None:
-        """Return the reason why a job with this maximum cost must not start; None if the job may start."""
+        """Return the reason why the group's `max_cost` does not allow a job with this maximum cost to start;
+        None if the job may start. bound: the job's maximum cost (USD); None if unknown."""
         most = self.plan.max_cost
         if most is None:
             return None

@@ -30,11 +30,11 @@ from executor.records.series_lines import labelled
 from executor.records.statistics import Measurements
 
 _PORTION = 64
-"""Number of jobs that are read in one step if only some jobs are wanted."""
+"""Number of jobs that are read in one step if the user wants only some of the jobs."""
 _LAST_RECORDS = 2**18
 """Number of bytes at the end of a node's records that are searched for the last values."""
 _GLANCE_BYTES = 32 * 2**20
-"""Maximum size of a job's records (bytes) up to which an overview reads all records."""
+"""If the records of a job are larger than this (bytes), an overview does not read all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ class ListedJob:
     bounds: Mapping[str, float] = field(default_factory=dict)
     """Upper bounds for the headlines of peak memory that are not exact, by the same names as `headlines`."""
     dollars: float | None = None
-    """Approximate cost of the job's machines (USD); None unless the configuration contains the type's
-    price."""
+    """Approximate cost of the job's machines (USD). None if the configuration has no price for their instance
+    type."""
 
     @property
     def group(self) -> str | None:
@@ -97,12 +97,12 @@ class JobFilter:
     """Only jobs of this group are listed; None if there is no limit."""
 
     def may_take(self, job: StartedJob) -> bool:
-        """Return whether a job may match the filter, judged only by the job's id, start and end."""
+        """Return False if the job's id, start or end alone shows that the job does not match the filter."""
         if self.group is not None and group_of(job.job_id) != self.group:
             return False
         if self.since is not None and job.started < self.since:
             return False
-        # The job's record may have been damaged in the meantime.
+        # The job's record may have been damaged since it was listed.
         return job.status is None or self._has_status(job.status, job.outcome, UNREADABLE)
 
     def takes(self, job: ListedJob) -> bool:
@@ -139,7 +139,8 @@ def listed(
     only: JobFilter = EVERY_JOB,
     prices: Callable[[], Mapping[str, float]] = dict,
 ) -> Listing:
-    """Return the newest `count` jobs of all stores; errors of unreachable stores are in `troubles`.
+    """Return the newest `count` jobs of all stores. The `troubles` of the result contain the errors of
+    unreachable stores.
 
     prices: function that returns instance type → USD per hour; called only if there are jobs on other
     machines.
@@ -171,7 +172,8 @@ def _listed(
     # The jobs are read in parallel, up to the limit.
     portion = len(records) if count is None else max(count, 1 if only == EVERY_JOB else _PORTION)
     found: list[ListedJob] = []
-    # A backend without jobs is also called, because the call does what is due for machines without a record.
+    # A backend is called even if none of the jobs is on it, because the call also does what is due for
+    # machines that have no job record.
     for begin in range(0, max(1, len(records)), max(1, portion)):
         found += filter(only.takes, _described(store, records[begin : begin + portion], backends, prices))
         if count is not None and len(found) >= count:
@@ -261,7 +263,7 @@ def _mean_price(requests: Sequence[object], prices: Mapping[str, float]) -> floa
 def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
     """Return the newest record of each metric, by name and labels, among the last 256 KiB of each node's records.
 
-    Values beyond `LIMIT` are skipped.
+    Records whose values are beyond `LIMIT` are skipped.
     """
     nodes = node_records(record)
     tails = read_each(_last_records, nodes, folder=record.store.folder)
@@ -301,8 +303,9 @@ def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int |
     """Return the total time for which the machines of a job were on (seconds). Raises StoreError,
     RecordError.
 
-    seconds: duration of the job. ended: end of the job (ms UTC); None if the job still runs. A machine of an
-    elastic job counts from its launch until its last heartbeat, or until the machine was replaced.
+    seconds: duration of the job. ended: end of the job (ms UTC); None if the job still runs. For an elastic
+    job, a machine's time is counted from its launch until its last heartbeat, or until another machine
+    replaced it.
     """
     if not job.is_elastic:
         return job.strategy.nodes * seconds
@@ -322,8 +325,8 @@ def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int |
 
 
 def _machines(record: JobRecord, attempt: int) -> list[tuple[int, LaunchedMachines]]:
-    """Return the machines of each launch that EC2 accepted, with the time of the launch (ms UTC). The first
-    launch has the time 0, which stands for the job's start."""
+    """Return the machines of each launch that EC2 accepted, with the time of the launch (ms UTC). The time of
+    the first launch is given as 0, which stands for the job's start."""
     found = []
     for seen in launches_seen(record, attempt):
         launched = launched_machines(record, attempt, seen.number) if seen.decided is not None else None

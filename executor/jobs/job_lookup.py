@@ -1,4 +1,4 @@
-"""Finds the jobs of a store, sorts them by their starts, and finds the job that a name stands for."""
+"""Finds the jobs of a store, sorts them by start time, and finds the job that a name stands for."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ def job_ids(store: JobStore) -> list[str]:
 
 def job_names(store: JobStore) -> list[str]:
     """Return the names of folders that may be jobs. Raises StoreError."""
-    # Names of any other form are ignored, because ids are printed, completed in shells and used in paths.
+    # Folders whose names do not have the form of a job id are ignored, because ids are printed, completed in
+    # shells and used in paths.
     return [name for name in store.folders("") if is_job_id(name)]
 
 
 def newest_first(store: JobStore) -> list[StartedJob]:
     """Return all jobs of `store`, the most recently started first. Raises StoreError.
 
-    In a folder, ended jobs are known from an index. In a bucket each job is read, because a listing does not
-    show whether a job was replaced.
+    For a store in a folder, an index contains the ended jobs. In a bucket, each job is read, because a
+    listing does not show whether a job was replaced by another job of the same id.
     """
     folder = store.folder
     if folder is None:
@@ -79,7 +80,8 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
     """Return the job that `name` stands for: its id, a unique beginning of its id, "last", or "last:NAME".
     Raises UsageError, GroupNamedError, StoreError.
 
-    Earlier stores come first. An unreachable store is an error only if no other store has the job.
+    If several stores have the job, the first of these stores is used. An unreachable store is an error only
+    if no other store has the job.
     """
     found, opened, failed = _with_id(stores, name)
     if found is not None:
@@ -102,8 +104,9 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
 def _with_id(
     stores: Iterable[JobStore], job_id: str
 ) -> tuple[JobRecord | None, list[JobStore], BaiError | None]:
-    """Return the job with this id, or None; the stores that do not have the job; and the error of the next
-    store, if that store is unreachable. If the first store is unreachable, its error is raised.
+    """Search the stores in order for the job with this id. Return the job, or None; the stores that were
+    searched without finding the job; and the error of the next store if that store is unreachable. If the
+    first store is unreachable, raise its error.
     """
     opened: list[JobStore] = []
     try:
@@ -142,7 +145,8 @@ def _why_not_found(name: str, every: Sequence[JobRecord], meant: Sequence[JobRec
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint for an unknown name: the most similar known name, or the sentence `otherwise`."""
+    """Return a hint for an unknown name: the most similar known name or, if no name is similar, the sentence
+    `otherwise`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'did you mean "{close[0]}"?' if close else otherwise
 
@@ -155,7 +159,7 @@ def _newest(stores: Sequence[JobStore]) -> list[JobRecord]:
 
 
 def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
-    """Return the first of `jobs` whose benchmark has the name `name`. Raises UsageError, StoreError."""
+    """Return the first of `jobs` that runs a benchmark of this name. Raises UsageError, StoreError."""
     found, names = _first(jobs, lambda identity: identity.name == name, lambda identity: identity.name)
     if found is None:
         hint = did_you_mean(name, names, "`bai list` shows the names")
@@ -192,7 +196,7 @@ def _first(
     for each in jobs:
         try:
             identity = each.job().job
-        except RecordError:  # `bai list` reports such a job.
+        except RecordError:  # A job with a broken record is skipped here. `bai list` reports such a job.
             continue
         if matches(identity):
             return each, list(values)

@@ -48,7 +48,7 @@ def prune_jobs(
     """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs or may run
     is not deleted. Drafts of killed submissions, and old groups without jobs, are also deleted. keep: labels;
     a job with any of these labels is not deleted. left: called with the reason if a job is not deleted
-    because its end is unknown, or because the job's folder is only a link. on_failure: called if a job could
+    because its end is unknown, or because its folder is a symbolic link. on_failure: called if a job could
     not be deleted; the other jobs are still deleted.
     """
     check_own(store.folder)
@@ -118,7 +118,7 @@ def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
     try:
         own = record.job().job.labels
     except RecordError:
-        # The content of the job's record cannot be read, so the job is not deleted.
+        # The job's record cannot be read, so its labels are unknown, and the job is not deleted.
         return True
     return any(own.get(key) == value for key, value in labels.items())
 
@@ -155,7 +155,8 @@ def disk_usage(folder: Path) -> int:
                 status = path.lstat()
                 inode = (status.st_dev, status.st_ino)
                 names[inode] += 1
-                # The links of a folder come from its subfolders, so a folder is counted once.
+                # A folder has a hard link for each of its subfolders, so its number of links says nothing.
+                # Each folder is counted once.
                 if stat.S_ISDIR(status.st_mode) or names[inode] == status.st_nlink:
                     total += status.st_blocks * 512
     return total
@@ -167,8 +168,8 @@ def _ended_before(now: JobStatus, before_ms: int) -> bool:
 
 
 def _delete(record: JobRecord, folder: Path, *, dry_run: bool) -> int | None:
-    """Delete the job; return the number of freed bytes, or None if any part of the job still runs. Raises
-    StoreError."""
+    """Delete the job and return the number of freed bytes. Return None without deleting anything if any part
+    of the job still runs. Raises StoreError."""
     agent = local_agent(record)
     assert agent is not None
     if dry_run:

@@ -35,7 +35,7 @@ from executor.planning.scripts_folder import ScriptsOrigin, scripts_digest
 
 _SCRATCH = ".bai-like-"
 _SECONDS = 600.0
-"""Longest time for all steps together (seconds)."""
+"""Longest time for fetching the scripts of an earlier job, for all steps together (seconds)."""
 _PIECE = 8 << 20
 
 
@@ -47,15 +47,16 @@ class Rerun:
     option: str
     """Command-line option that error messages name, for example "--like"."""
     stack: ExitStack
-    """Stack that removes fetched scripts when the stack is closed."""
+    """Exit stack that removes the fetched scripts when it is closed."""
     open_store: Callable[[str], JobStore]
     """Function that opens the store at an address."""
 
     def request(self, overrides: Sequence[Override] = (), *, takes_scripts: bool = True) -> JobRequest:
         """Return a request for the same run: the same descriptor, scripts, arguments and `--set`.
 
-        overrides: new values, which are not part of the result. takes_scripts: whether the job's own scripts
-        are used, unless `overrides` name others. Raises StoreError, and UsageError if these scripts are no
+        overrides: new values that the caller will add. The returned request contains neither these values nor
+        the old values of their keys. takes_scripts: whether the earlier job's scripts are used, unless
+        `overrides` name other scripts. Raises StoreError, and UsageError if the earlier job's scripts are no
         longer available.
         """
         request = kept_request(self.record)
@@ -77,7 +78,7 @@ class Rerun:
             kept = tuple(each for each in again.overrides if each.path not in REPOSITORY)
             again = replace(again, overrides=kept)
         digest = request.scripts_sha256
-        # If the user gives `--script`, these keys do not affect what runs.
+        # If the request has `--script`, these keys of the descriptor have no effect.
         named_anew = again.script is None and any(
             overlap(each.path, place) for each in overrides for place in (*OTHER_SCRIPTS, *REPOSITORY)
         )
@@ -86,8 +87,8 @@ class Rerun:
         return self._with_scripts(again, digest)
 
     def _with_scripts(self, again: JobRequest, digest: str) -> JobRequest:
-        """Return the request with scripts of this checksum: the original scripts if they are unchanged,
-        otherwise the job's copy of the scripts with its commit."""
+        """Return the request with the scripts that have this checksum: the original scripts if they are
+        unchanged, otherwise the earlier job's copy of the scripts, with the commit of that copy."""
         record = self.record
         with_copy = replace(again, of_copy=True, git=record.job().git)
         leave_out = [record.store.folder] if record.store.folder is not None else []
@@ -152,8 +153,8 @@ def from_checkpoint(record: JobRecord) -> Sequence[Override]:
 
 
 def goes_on_from(record: JobRecord, name: str) -> bool:
-    """Return whether a job began from the checkpoint of a job that `name` may stand for. `name` is an id, the
-    beginning of an id, or "last"."""
+    """Return whether the job `record` began from a checkpoint of a job that `name` may stand for. `name` is
+    an id, the beginning of an id, or "last"."""
     job = record.job()
     start = "" if name in (LAST, f"{LAST}:{job.job.name}") else name
     return job.set.get(CHECKPOINT_KEY, "").startswith(f"job:{start}")
@@ -232,7 +233,7 @@ def pull_scripts(source: Source, folder: Path, *, deadline: float | None = None)
             report=lambda progress: None,
             stopping=lambda: False,
         )
-        # The records of the pull are not part of the scripts.
+        # Records that the pull itself wrote into the folder are not part of the scripts.
         for record in (folder_journal, file_journal):
             with suppress(FileNotFoundError, NotADirectoryError):
                 record(scripts / source.path).unlink()
@@ -255,7 +256,8 @@ def _download(
             piece = store.get(key, start=written, limit=_PIECE)
             file.write(piece)
             written += len(piece)
-            # Any user who may write to the bucket could enlarge the archive without a limit.
+            # The size is limited, because any user with write access to the bucket could replace the archive
+            # by a huge one.
             if written > most:
                 raise PullError(f"{source.src}: is larger than the {most:,} bytes that the job used")
             if len(piece) < _PIECE:

@@ -1,5 +1,5 @@
-"""Resolves the references in a request to things other than local files: other jobs, a commit of a
-repository, an archive in a bucket."""
+"""Resolves the references in a request to other jobs, to a commit of a repository, and to an archive in a
+bucket."""
 
 from __future__ import annotations
 
@@ -36,31 +36,33 @@ _COPIES = 4
 
 
 class FetchedScripts(ExitStack):
-    """Scripts fetched from repositories and buckets, so that all jobs of a group get the same files. The most
-    recent copies exist until the context ends. Older copies are removed, and fetched again for a job that
-    needs such a copy. Incomplete copies are removed at once."""
+    """Scripts that were fetched from repositories and buckets, so that all jobs of a group get the same
+    files. The most recently used copies exist until the context ends. Older copies are removed, and are
+    fetched again if a job needs them. Incomplete copies are removed at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._commits: dict[tuple[str, str | None], str] = {}
-        """Commits, by address of the repository and by branch or commit."""
+        """Hashes of the commits, by the repository's address and the branch, tag or commit in the
+        reference."""
         self._copies: dict[tuple[str | None, ...], tuple[Any, ExitStack]] = {}
-        """Copies, by address, and for a repository also by commit and folder. The copy that was used last
-        comes last."""
+        """Copies of the scripts, by address; for a repository also by commit and folder. The most recently
+        used copy is the last."""
 
     def of_commit(self, script: Script, ref: str | None) -> GitFiles:
         """Return the files of the commit that `ref` names. Raises UsageError."""
         from executor.planning.git_fetch import fetch_files
 
         address, folder = script.git or "", script.folder
-        # A branch may have moved since the group was created.
+        # The commit of the first look-up is used again, because a branch may have moved since the group was
+        # created.
         key = (address, self._commits.get((address, ref), ref), folder)
         try:
             files: GitFiles = self._copy(key, lambda place: fetch_files(*key, place, environment=os.environ))
             self._commits[address, ref] = files.commit
             copy = self._copies.pop(key)
             if same := self._copies.pop((address, files.commit, folder), None):
-                same[1].close()  # Another branch or tag names the same commit.
+                same[1].close()  # Another branch or tag has already been resolved to the same commit.
             self._copies[address, files.commit, folder] = copy
             _check_requirements(script, files.folder)
         except UsageError as error:
@@ -87,8 +89,8 @@ class FetchedScripts(ExitStack):
         return folder
 
     def _copy(self, key: tuple[str | None, ...], bring: Callable[[Path], Any]) -> Any:
-        """Return the copy for `key`. If there is no copy, `bring` fills a new folder. Raises OSError and the
-        errors of `bring`."""
+        """Return the copy for `key`. If there is no such copy, make one by calling `bring` with a new folder.
+        Raises OSError and the errors of `bring`."""
         if key not in self._copies:
             while len(self._copies) >= _COPIES:
                 self._copies.pop(next(iter(self._copies)))[1].close()
@@ -111,9 +113,9 @@ def resolved_request(
     commit.
 
     The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same jobs
-    and the same commit. job_id: the id that the user gave; if a job with this id exists, its record contains
-    what the references meant. fetched: owner of the fetched files; if None, the files exist until the `with`
-    block ends. Raises UsageError, StoreError.
+    and the same commit. job_id: the id that the user gave. If a job with this id exists, its record contains
+    the jobs and the commit that its references named. fetched: owner of the fetched files. If None, the files
+    exist until the `with` block ends. Raises UsageError, StoreError.
     """
     with FetchedScripts() as own:
         job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
@@ -215,13 +217,14 @@ def _repository(descriptor: Descriptor) -> Script | None:
     script = descriptor.ml.script
     if script is None or script.git is None:
         return None
-    # If these keys vary, each job of a group has its own commit or folder.
+    # If these keys differ between the jobs of a group, each job has its own commit or folder.
     return None if any(_is_varied(descriptor, key) for key in ("git", "ref", "path", "script")) else script
 
 
 def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
-    """Return the commit that the existing job of this id got from the same branch or tag, which may have
-    moved. If no job of this id exists, return `ref`. branch: `ref` if it is a branch or a tag, otherwise "".
+    """Return the commit that the existing job of this id got from the same branch or tag, because the branch
+    or tag may have moved since then. If no job of this id exists, return `ref`. branch: `ref` if it is a
+    branch or a tag, otherwise "".
     """
     if (
         before is None

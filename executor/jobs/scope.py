@@ -1,4 +1,5 @@
-"""The stores in which commands and the API search for jobs, and the AWS configuration for them."""
+"""Finds the stores in which commands and the API search for jobs, and the AWS configuration for these
+stores."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobScope:
-    """The options that the user gave. If an option is None, the configuration and the environment decide."""
+    """The user's options about stores and AWS. If an option is None, the configuration and the environment
+    decide."""
 
     store: str | None = None
     profile: str | None = None
@@ -27,7 +29,8 @@ class JobScope:
 
     @cached_property
     def settings(self) -> Settings:
-        """The configuration with these options, read once. Raises UsageError, DescriptorError."""
+        """The configuration, overridden by these options. It is read only once. Raises UsageError,
+        DescriptorError."""
         from executor.configuration.config import read_settings
 
         return read_settings({"profile": self.profile, "region": self.region, "bucket": self.bucket})
@@ -40,7 +43,7 @@ class JobScope:
     def stores(self) -> Iterator[JobStore]:
         """Yield the stores to search, the nearest first. Raises UsageError, StoreError.
 
-        If a store or a bucket is named, also by BAI_STORE, only that store is searched.
+        If the user names a store or a bucket, by an option or by BAI_STORE, only that store is searched.
         """
         named = self.store
         if named is None and self.bucket is not None:

@@ -42,10 +42,10 @@ def pieces_of_nodes(
     NoResultError.
 
     Without `follow`, the nodes are read one after the other; with `follow`, content is yielded as it arrives,
-    until the job has ended. positions: where to begin, by rank. If a log is truncated while it is read,
-    `on_truncated` is called, and the log is read from its start again. `on_status` is called if a remote
-    store cannot be reached for a while. again: function that lists the nodes before each read, if further
-    nodes may join.
+    until the job has ended. positions: position of the first byte to read, by rank. If a log is truncated
+    while it is read, `on_truncated` is called, and the log is read from its start again. `on_status` is
+    called if a remote store cannot be reached for a while. again: function that lists the nodes before each
+    read, for jobs that more nodes may join.
     """
     source = _NodeStreams(nodes, stream, positions, in_turn=follow, again=again)
     return _pieces_of(
@@ -70,8 +70,8 @@ def pieces_of_leads(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the log of whichever node of an elastic job has rank 0, as `pieces_of_nodes` does.
 
-    lines: begin with this number of lines at the end of the newest such node's log; if None, all lines of all
-    nodes are yielded. on_lead: called before the part of another node.
+    lines: begin with this number of lines at the end of the log of the newest node with rank 0. If None,
+    yield all lines of all nodes that have or had rank 0. on_lead: called before the output of another node.
     """
     source = _LeadLogs(record, lines=lines, on_lead=on_lead)
     return _pieces_of(
@@ -83,11 +83,12 @@ class _Source(Protocol):
     """Streams that are read repeatedly, each from the position of the last read."""
 
     def new_pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield new content, with the number of its node. Raises StoreError."""
+        """Yield new content of the streams, with the number of the node that wrote it. Raises StoreError."""
         ...
 
     def rewind_truncated(self) -> list[int]:
-        """Go back to the start of logs that were truncated; return their nodes. Raises StoreError."""
+        """Set the position of each truncated log back to its start; return the nodes of these logs. Raises
+        StoreError."""
         ...
 
 
@@ -111,7 +112,7 @@ def _pieces_of(
             over = not follow or result_of(record) is not None
             for rank, piece in source.new_pieces():
                 yield rank, piece
-                # The consumer of the pieces may be slow, for example a pager that waits for a key press.
+                # The reader of bai's output may be slow, for example a pager that waits for a key press.
                 reach.reached()
             if truncated := source.rewind_truncated():
                 for rank in truncated:
@@ -140,8 +141,8 @@ class _NodeStreams:
         in_turn: bool,
         again: Callable[[], Sequence[NodeRecord]] | None,
     ) -> None:
-        """in_turn: whether to yield a piece of each node in turn, so that a node that prints continuously
-        does not hide the other nodes."""
+        """in_turn: whether to yield one piece per node in turn, so that a node that prints continuously does
+        not hide the output of the other nodes."""
         self._nodes, self._stream, self._again = nodes, stream, again
         self._in_turn = in_turn
         self._reached = defaultdict(int, positions)
@@ -205,8 +206,8 @@ class _LeadLogs:
 
 
 def _check_alive(record: JobRecord, backend: Backend) -> None:
-    """Raise DeadAgentError or NoResultError if no process writes to the streams any more. If the machines of
-    a job are gone, the backend writes the job's result."""
+    """Raise DeadAgentError or NoResultError if no process of the job is left that writes to the streams. If
+    the job's machines are gone, this check makes the backend write the job's result."""
     now = backend.status(record)
     if now.status in NO_RESULT:
         raise NoResultError(str(now.machine).removesuffix("."))
@@ -269,7 +270,7 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
     end = run.ended.output_bytes if run.ended is not None else None
     position = run.output_bytes
     if end is not None and end < position:
-        # The benchmark truncated the log, so only the output after the truncation exists.
+        # The benchmark truncated its log, so only the output after the truncation exists.
         position = 0
     yield from _log_between(node, position, end)
 

@@ -19,7 +19,7 @@ _TRY_FOR_S = 600.0
 
 
 def may_pass(error: BaiError) -> bool:
-    """Return whether the error comes from a store that may answer later."""
+    """Return whether the error says that a store cannot be reached now, but may answer later."""
     return isinstance(error, StoreError) and not isinstance(error, (RecordError, StoreRefusedError))
 
 
@@ -27,8 +27,8 @@ class RetryWindow:
     """Decides whether requests to an unreachable store are retried, for a user who waits for a job."""
 
     def __init__(self, *, far: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """far: whether the store is remote. Requests to a folder on this machine are not retried, because its
-        failures are permanent."""
+        """far: whether the store is remote. Requests to a store in a folder of this machine are not retried,
+        because failures of a folder are permanent."""
         self._far = far
         self._clock = clock
         self._reached = clock()
@@ -53,7 +53,7 @@ def wait_for_end(
     on_status: Callable[[str], None] = lambda sentence: None,
 ) -> JobStatus:
     """Wait until a job has ended, or until its result can no longer be written; return the job's status.
-    timeout_s: maximum waiting time (seconds); None to wait as long as the job runs, which the job's own
+    timeout_s: maximum waiting time (seconds). If None, wait as long as the job runs, which the job's own
     limits bound. on_status: called if the store cannot be reached for a while. Raises StillGoesOnError,
     StoreError.
     """
