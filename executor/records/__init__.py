@@ -1,2 +1,2 @@
-"""Reads the records of a job: validates records, follows records while they grow, and describes records with
-one vocabulary."""
+"""Reads the records of a job: validates them, follows them while they grow, and describes them to the user in
+the same words everywhere."""

@@ -1,6 +1,6 @@
-"""Decides which values of a job count in figures. Values of a failed run do not count. A peak memory is only
-a bound if it cannot be distinguished from the shim's peak, because processes are forked from the shim, and
-the kernel continues the shim's count."""
+"""Decides which values of a job count in statistical figures. Values of a failed run do not count. A
+process's peak memory is only an upper bound if it is not above the shim's peak, because processes are forked
+from the shim, and the kernel continues the shim's count."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from executor.records.reading import result_of
 
 REPEATS = "repeats.jsonl"
 LEAST = 10 * 2**20
-"""Minimum size of a shim (bytes), used until the record of the shim's size exists."""
+"""Assumed minimum of the shim's peak memory (bytes), used until the shim's true peak is recorded."""
 _SPREAD = 1.05
-"""Tolerance for the peak of a process before it became the command. The process's peak may be slightly more
-or less than the shim's final peak."""
+"""Tolerance for the comparison with the shim's peak memory. The peak of a process before it became the
+command may be slightly more or less than the shim's final peak."""
 RUN_FACT = "bai_run_peak_memory_bytes"
-"""The metric that each run has by default."""
+"""The metric that bai records for each run by default."""
 
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
-    """Return the smallest measurable peak memory of a job's processes (bytes). If a measured peak is lower,
-    only this upper bound of the true peak is known."""
+    """Return the smallest peak memory of a job's processes that can be measured (bytes). If a measured peak
+    is lower than this, it is known only that the true peak was at most this."""
     shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
     return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
 
@@ -41,8 +41,8 @@ def memory_floor_in(record: JobRecord) -> int:
 def headline_floors(
     job: Job, headlines: Mapping[str, HeadlineValue], usage: Sequence[OwnUsage] | None
 ) -> dict[str, float]:
-    """Return the bounds of headlines that are only bounds, by name with labels. usage: the usage of bai's own
-    programs in the job."""
+    """Return the upper bounds of those headlines that are not exact, by metric name with labels. usage: the
+    resource usage of bai's own programs in the job."""
     metrics = {metric.name: metric for metric in job.metrics}
     memory = memory_floor(usage)
     floors = {name: floor_of(metrics.get(each.name or name), memory) for name, each in headlines.items()}
@@ -50,13 +50,14 @@ def headline_floors(
 
 
 def floor_of(metric: Metric | None, floor: float) -> float | None:
-    """Return `floor` for a metric that is a run's peak memory; None for all other metrics, whose numbers are
-    exact."""
+    """Return `floor` for a metric that is a run's peak memory; None for any other metric, because its numbers
+    are exact."""
     return floor if metric is not None and metric.of_run is OfRun.PEAK_MEMORY else None
 
 
 def failed_runs(record: JobRecord) -> frozenset[int]:
-    """Return the numbers of the failed runs of an ended or running job. Raises StoreError, RecordError."""
+    """Return the numbers of the failed runs of a job that has ended or still runs. Raises StoreError,
+    RecordError."""
     if record.job().repeat is None:
         return frozenset()
     result = result_of(record)
@@ -75,7 +76,7 @@ def failed_of(result: JobResult) -> frozenset[int]:
 
 
 def repeats_of(node: NodeRecord) -> RepeatedRuns:
-    """Return the beginnings and ends of a job's runs; empty if the job has no `[repeat]`. Raises
+    """Return the recorded starts and ends of a job's runs; empty if the job has no `[repeat]`. Raises
     StoreError."""
     runs = RepeatedRuns()
     runs.add(repeat_lines(node))
@@ -83,7 +84,7 @@ def repeats_of(node: NodeRecord) -> RepeatedRuns:
 
 
 def repeat_lines(node: NodeRecord) -> bytes:
-    """Return the content of the file with the runs' beginnings and ends. Raises StoreError."""
+    """Return the content of the file that records the starts and ends of a job's runs. Raises StoreError."""
     key = node.key(REPEATS)
     there = any(each.key == key for each in node.job.store.find(key))
     return node.job.store.get(key) if there else b""

@@ -12,7 +12,7 @@ from bai_agent.job.figures import deviation, mean_of
 from bai_agent.job.job_headlines import headline_of
 from bai_agent.light_dataclass import dataclass
 
-# The points are imported for type checks only, because `bai list` needs no points.
+# `points` is imported for type checks only, because `bai list` does not need it at run time.
 if TYPE_CHECKING:
     from executor.records.points import PointSeries, SeriesKey
 
@@ -72,7 +72,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def headline(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> float | None:
-    """Return the headline of a run, without the warm-up; None if no values are left."""
+    """Return the headline of a run, computed without the warm-up; None if no values are left."""
     values = measured(series, metric, started=started)
     return headline_of(metric.headline if metric is not None else Headline.LAST, values) if values else None
 
@@ -80,7 +80,8 @@ def headline(series: PointSeries, metric: Metric | None, *, started: int | None 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
     """Return the values of a series without its warm-up.
 
-    started: start of the benchmark, or of this repeat (ms UTC); if None, the time of the first value counts.
+    started: start of the benchmark, or of this repeat (ms UTC). If None, the warm-up begins with the first
+    value.
     """
     return series.values[warmup_count(series, metric, started=started) :]
 

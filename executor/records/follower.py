@@ -1,6 +1,6 @@
 """Repeatedly reads new content of a job's record. The content is read in pieces, so that memory is bounded
-however much a benchmark prints. For an elastic job, the nodes that had rank 0 are read one after the
-other."""
+however much a benchmark prints. For an elastic job, the logs of the nodes that had rank 0 are read one after
+the other."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class News:
     """Everything in a job's record that is new since the last read."""
 
     before: tuple[RunEvent, ...]
-    """Events that happened before `log`."""
+    """Events that happened before the output in `log`."""
     log: bytes
-    """Unchanged output of the benchmark, which may begin and end within a line."""
+    """Output of the benchmark, unchanged. It may begin and end in the middle of a line."""
     records: bytes
     """Whole lines of `metrics.jsonl`."""
     after: tuple[RunEvent, ...]
-    """Events after the benchmark's last line, which are held back until `log` has reached that line."""
+    """Events that happened after the benchmark printed its last line. They are held back until `log` has
+    reached that line."""
     truncated: bool
     """Whether the benchmark truncated its output, so that `log` begins again at the start of the output."""
     skipped: int
@@ -48,13 +49,13 @@ class News:
     more: bool
     """Whether more content can be read at once."""
     result: JobResult | None
-    """The job's result after its end. If `more` is false, nothing follows."""
+    """The job's result; None until the job has ended. If `more` is false as well, nothing follows."""
     ending: str | None = None
-    """Reason for which the coordinator of several nodes ends the nodes; None if the nodes are not being
-    ended."""
+    """Reason why the coordinator of several nodes ends the nodes; None if the coordinator has not ordered
+    their end."""
     lead: Lead | None = None
-    """The node from which `log` and the next events come, if another node had rank 0 before; otherwise
-    None."""
+    """The node from which `log` and the following events come, if this node has just replaced another node as
+    rank 0; otherwise None."""
 
 
 class JobFollower:
@@ -63,7 +64,8 @@ class JobFollower:
 
     Log and events come from the first node, which decides for the job. For an elastic job log and events come
     from the node with rank 0 in each generation. Records come from all nodes, with the label `rank` if there
-    are several nodes. With `newest_only`, parts of a log that grows faster than it is read are skipped.
+    are several nodes. With `newest_only`, parts of the log are skipped if the log grows faster than it is
+    read.
     """
 
     def __init__(
@@ -81,13 +83,13 @@ class JobFollower:
         self._log_position = log_position
         self._events = LineStream(node, "events")
         self._from_generation: int | None = None
-        """Generation from which on the events of the current node are read; earlier events of the node are
-        skipped. None if no events are skipped."""
+        """Generation in which the current node got rank 0. Earlier events of this node are skipped. None if
+        no events are skipped."""
         self._metrics: dict[int, LineStream] = {}
         self._held: list[RunEvent] = []
         self._attempt = AttemptRecord(node.job, node.attempt) if nodes is not None else None
-        """Record with the coordinator's order to end the nodes; None in a job of one node, and after the
-        order was seen."""
+        """Record in which the coordinator's order to end the nodes may appear. None in a job of one node, and
+        after the order was read."""
         self._leading = LeadingNodes(node.job, attempt=node.attempt) if is_elastic else None
         self._lead: Lead | None = None
 
@@ -99,7 +101,7 @@ class JobFollower:
         events, more_events = self._events.read()
         before: list[RunEvent] = []
         for event in self._relevant(events_in(events)):
-            # After a held-back event, all later events are also held back, to preserve the order.
+            # If an event is held back, all later events are held back as well, to preserve their order.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
         content = self._node.read("log", self._log_position, limit=PIECE)
@@ -129,8 +131,8 @@ class JobFollower:
         )
 
     def _next_lead(self) -> Lead | None:
-        """Continue with the next node that has rank 0, if there is such a node. Return that node if another
-        node was read before, otherwise None."""
+        """Continue with the next node that got rank 0, if there is such a node. Return that node if another
+        node was read before it, otherwise None."""
         if self._leading is None:
             return None
         leads = self._leading.look()
@@ -161,7 +163,8 @@ class JobFollower:
         try:
             order = stop_order(self._attempt)
         except RecordError:
-            # The result also contains this event, and arrives soon.
+            # The coordinator's order cannot be read. The job's result contains the same reason, and arrives
+            # soon.
             self._attempt = None
             return None
         if order is None:
@@ -180,7 +183,8 @@ class JobFollower:
         return content, any(more for _, _, more in pieces)
 
     def _jump(self) -> int:
-        """Skip to the newest output if too much has arrived; return the number of skipped bytes."""
+        """Skip to the newest output if too much output has arrived since the last read; return the number of
+        skipped bytes."""
         if self._node.size("log") - self._log_position < _BEHIND:
             return 0
         position = tail_position(self._node, "log", _KEPT)
@@ -191,14 +195,14 @@ class JobFollower:
 
 def was_truncated(node: NodeRecord, position: int) -> bool:
     """Return whether the log has become shorter than `position`, where the last read ended."""
-    # A log in a bucket never becomes shorter, because output after a truncation is appended to the earlier
-    # output.
+    # The log in a bucket never becomes shorter, because output after a truncation is appended there to the
+    # earlier output.
     return node.job.store.folder is not None and node.size("log") < position
 
 
 def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
-    """Return the position of the last `size` bytes of a stream, moved to the start of a line if these bytes
-    contain the start of a line."""
+    """Return the position of the first line that starts in the last `size` bytes of a stream. If no line
+    starts there, return the position of these bytes."""
     start = max(0, node.size(stream) - size)
     if not start:
         return 0
@@ -206,8 +210,8 @@ def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
 
 
 def benchmark_starts(node: NodeRecord) -> dict[int | None, int]:
-    """Return the starts of the benchmark (ms UTC) by repeat or generation, as far as known. The key None
-    stands for the only run, or the first.
+    """Return the known starts of the benchmark (ms UTC), by number of the repeat or generation. The key None
+    stands for the only run, or for the first.
 
     Raises StoreError.
     """
@@ -230,7 +234,7 @@ def _comes_after_output(event: RunEvent) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """A node that has rank 0 from a generation on, until another node gets rank 0."""
+    """A node that has rank 0, from one generation on until another node gets rank 0."""
 
     node: int
     generation: int
@@ -243,18 +247,20 @@ class Lead:
 
 
 class LeadingNodes:
-    """Finds the nodes with rank 0 as generations begin. Generations that never started are skipped."""
+    """Finds the node with rank 0 of each generation of an elastic job. Generations that never started are
+    skipped."""
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record, self._attempt = record, AttemptRecord(record, attempt)
         self._first_members: dict[int, int | None] = {}
-        """Generation → its node with rank 0; None if no benchmark runs."""
+        """Generation → its node with rank 0; None if no benchmark runs in the generation."""
         self._events: dict[int, LineStream] = {}
         self._starts: dict[int, dict[int, int]] = {}
         """Node → length of its log before each generation that the node started."""
 
     def look(self) -> Sequence[Lead]:
-        """Return all nodes that have or had rank 0, in their order. Raises StoreError, RecordError."""
+        """Return all nodes that have or had rank 0, in the order in which they got it. Raises StoreError,
+        RecordError."""
         control = self._attempt.control()
         for generation in sorted(control.begun.keys() & set(control.decided)):
             if generation not in self._first_members:
@@ -282,7 +288,7 @@ class LeadingNodes:
         return self._starts[node].get(generation)
 
     def _read(self, node: int) -> None:
-        """Add the new events of a node."""
+        """Read the new events of a node."""
         stream = self._events.setdefault(node, LineStream(self._record.node(node), "events"))
         starts = self._starts.setdefault(node, {})
         for content in stream.pieces():

@@ -25,7 +25,7 @@ _LEFT = {
     Change.LEFT: "left",
     Change.SCALED: "no longer wanted",
 }
-"""Reason of a decision → what happened to the nodes that caused the decision."""
+"""Reason for a new generation → what happened to the nodes that caused it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class GenerationStatus:
     """Numbers of the generation's nodes, in the order of their ranks; if the job is parked, the numbers of
     the remaining nodes."""
     since: int | None
-    """Time at which the generation began or, if the generation has not begun, was decided."""
+    """Time at which the generation began. If it has not begun yet, time at which it was decided."""
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
@@ -51,12 +51,12 @@ class GenerationStatus:
     restarts: int = 0
     max_restarts: int = 0
     left: Mapping[int, str] = field(default_factory=dict)
-    """Number of a node that is no longer a member → what happened to it, for example "lost in generation
-    1"."""
+    """Number of each node that is no longer a member → what happened to this node, for example "lost in
+    generation 1"."""
 
     @property
     def leader(self) -> int:
-        """The node that decides for the job; None if unknown."""
+        """Number of the node that decides for the job; None if unknown."""
         return self.members[0] if self.members else 0
 
     def rank(self, node: int) -> int | None:
@@ -74,21 +74,21 @@ class GenerationStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeStatus:
-    """The latest change of the number of nodes, for a job in which the benchmark's hints may change the
-    number."""
+    """The latest request and the latest proposal for the number of nodes, for a job whose benchmark may
+    change the number by hints."""
 
     requested: int | None
-    """Number of nodes in the latest `bai scale`; None if no number was requested. After a request, hints have
-    no effect."""
+    """Number of nodes that the latest `bai scale` requested; None if there was no request. After a request,
+    the benchmark's hints have no effect."""
     proposed: int | None
-    """Number of nodes in the latest proposal; None if the benchmark proposed no number."""
+    """Number of nodes that the benchmark proposed last; None if the benchmark proposed no number."""
     proposed_at: int | None
     """Time of the latest proposal (ms UTC, the store's clock)."""
 
 
 def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
-    """Return how many nodes an elastic job should have: the latest request that its range allows, otherwise
-    the latest allowed proposal of the benchmark. Raises StoreError."""
+    """Return how many nodes an elastic job should have: the number in the latest request within the job's
+    range or, if there is none, in the benchmark's latest proposal within that range. Raises StoreError."""
     for asked in (_requests(attempt, job), _proposals(attempt, job)):
         if asked:
             return asked[-1][1]
@@ -112,14 +112,14 @@ def is_ending(attempt: AttemptRecord) -> bool:
 
 
 def _requests(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:
-    """Return time and number of nodes of each request that the range allows, in their order. Raises
+    """Return time and number of nodes of each request within the job's range, the oldest first. Raises
     StoreError."""
     return _allowed(job, attempt.scale_requests(), attempt.scale_request)
 
 
 def _proposals(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:
-    """Return time and number of nodes of each proposal by the benchmark's hints; empty if the job ignores
-    hints. Raises StoreError."""
+    """Return time and number of nodes of each proposal in the benchmark's hints, the oldest first. Empty if
+    the job ignores hints. Raises StoreError."""
     if not job.takes_proposals:
         return []
     return _allowed(job, attempt.signs_seen().proposals, attempt.size_proposal)
@@ -139,9 +139,10 @@ def _allowed(
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
     """Return the numbers of nodes that were proposed or requested and that the range allows, in their order. Raises StoreError.
 
-    A smaller number that was replaced by another request counts only as far as nodes had already left.
+    If a request for fewer nodes was replaced by another request, it counts only for the nodes that had
+    already left the job.
     """
-    # Requests come after all proposals, because proposals after a request do not count.
+    # All requests are listed after all proposals, because proposals that follow a request do not count.
     asked = [*_proposals(attempt, job), *_requests(attempt, job)]
     found: list[int] = []
     before = job.desired_nodes
@@ -161,7 +162,7 @@ def _members_at(attempt: AttemptRecord, time: int, *, none: int) -> int:
 
 
 def is_allowed(job: Job, nodes: int) -> bool:
-    """Return whether an elastic job may have this number of nodes."""
+    """Return whether this number of nodes is within the range of an elastic job."""
     return (job.strategy.min_nodes or 1) <= nodes <= job.strategy.nodes
 
 
@@ -216,8 +217,8 @@ def last_hints(record: JobRecord, job: Job) -> Hints | None:
 
 
 def size_status(record: JobRecord, job: Job) -> SizeStatus | None:
-    """Return the latest change of the number of nodes of a job whose benchmark's hints may change it; None
-    for any other job. Raises StoreError."""
+    """Return the latest request and proposal for the number of nodes of a job whose benchmark may change it
+    by hints. None for any other job. Raises StoreError."""
     if not job.takes_proposals:
         return None
     attempt = AttemptRecord(record, job.job.attempt)
@@ -252,14 +253,14 @@ def _status(
 
 
 def reason_for(decision: NextGeneration) -> str:
-    """Return the reason of a decision as text, for example "node 1 sent no heartbeat"."""
-    with suppress(ValueError):  # A newer version of `bai` may write another reason.
+    """Return the reason for a new generation as text, for example "node 1 sent no heartbeat"."""
+    with suppress(ValueError):  # A newer version of `bai` may write a reason that this version does not know.
         return Change(decision.why).sentence(decision.nodes)
     return decision.sentence
 
 
 def _left(attempt: AttemptRecord, control: Control, number: int, decision: NextGeneration) -> dict[int, str]:
-    """Return what happened to each of the previous members. Raises StoreError."""
+    """Return what happened to each node that was a member of an earlier generation. Raises StoreError."""
     found: dict[int, str] = {}
     now = set(decision.members)
     while number > 0:

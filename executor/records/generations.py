@@ -1,4 +1,5 @@
-"""Finds the generations of a job: in its result or, until the job has ended, in the events of its nodes."""
+"""Finds the generations of a job: in the job's result or, until the job has ended, in the events of its
+nodes."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ RUNNING = "running"
 
 
 def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[GenerationOutcome]:
-    """Return the generations of a job that may have several generations, in their order; empty for any other
-    job. Raises StoreError, DescriptorError.
+    """Return the generations of an elastic job or of a job with restarts, in order. Empty for any other job.
+    Raises StoreError, DescriptorError.
 
-    Until the job has ended, the generations have no headlines, and in a fixed job a generation's members are
-    the nodes that have started the generation.
+    Until the job has ended, the generations have no headlines. In a job with a fixed number of nodes, the
+    members of a generation are then the nodes that have started the generation.
     """
     if result is not None:
         return result.generations or []
@@ -50,8 +51,8 @@ def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[Gene
 
 
 def _as_decided(attempt: AttemptRecord, control: Control, each: GenerationOutcome) -> GenerationOutcome:
-    """Return a generation, completed with the leader's decision, because lost nodes have reported neither the
-    generation's end nor its members."""
+    """Return a generation, completed with the end and the members that the leader decided on, because lost
+    nodes have reported neither."""
     number = each.generation
     members = attempt.decision(number, control).members if number in control.generations else each.members
     if each.sentence or number + 1 not in control.generations:

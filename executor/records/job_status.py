@@ -14,8 +14,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import NextStep
 
 if TYPE_CHECKING:
-    # The modules are imported for type checks only, so that the completion of job ids, for which a user
-    # waits, stays fast.
+    # These modules are imported for type checks only, to keep the shell completion of job ids fast.
     from executor.records.generation_status import GenerationStatus
 
 
@@ -31,9 +30,10 @@ class NodeStatus:
     left: str | None = None
     """What happened to a node of an elastic job that is no longer a member: "lost in generation 1"."""
     instance_id: str | None = None
-    """Id of the node's instance; None until the node has joined, and for any node on this machine."""
+    """Id of the node's EC2 instance. None until the node has joined the job, and for any node on this
+    machine."""
     address: str | None = None
-    """The node's address for the other nodes; None until the node has joined."""
+    """Address at which the other nodes reach this node; None until the node has joined the job."""
     phase: str | None = None
     """Phase of the node; None until its agent has started, and after its part has ended."""
     since: int | None = None
@@ -42,13 +42,13 @@ class NodeStatus:
     """Time of the node's last heartbeat, by the store's clock."""
     ended: int | None = None
     outcome: str | None = None
-    """Value of an `Outcome`, once the node's part has ended; otherwise None."""
+    """Value of the `Outcome` of the node's part of the job; None until that part has ended."""
     sentence: str | None = None
     transports: dict[str, list[str]] | None = None
     """Reported transports by library (for example "NCCL"); None if no transports were reported."""
     trouble: str | None = None
-    """Mistake in the node's record, because of which some facts about the node are unknown; None if there is
-    no mistake."""
+    """Mistake in the node's record that makes some facts about the node unknown; None if the record has no
+    mistake."""
 
     def as_table(self) -> dict[str, Any]:
         """Return all fields as JSON values. Keys of elastic jobs are left out if unknown."""
@@ -68,7 +68,7 @@ class JobStatus:
     """A `Status`, or one of the texts that this module defines as constants."""
     phase: str | None = None
     since: int | None = None
-    """Beginning of the phase, or of the state after the last phase."""
+    """Time at which the current phase began, or at which the state after the last phase began."""
     started: int | None = None
     ended: int | None = None
     took: float | None = None
@@ -81,17 +81,16 @@ class JobStatus:
     last_words: str | None = None
     """The end of a dead agent's log."""
     benchmark_alive: bool | None = None
-    """Whether any process of the benchmark still runs although the agent is dead."""
+    """Whether the agent is dead but some process of the benchmark still runs."""
     benchmark_watched: bool | None = None
-    """Whether the shim of a dead agent's benchmark still runs, so that the benchmark's end will be
-    recorded."""
+    """Whether the agent is dead but the shim still runs, so that the benchmark's end will be recorded."""
     cancelling: bool = False
     where: str
     """Name of the backend that runs the job, for example "local" for this machine."""
     warnings: tuple[str, ...] = ()
-    """Warnings of the job's agent, while there is no result."""
+    """Warnings of the job's agent, until the job has a result."""
     restarts: str | None = None
-    """Number of restarts and reason of the last restart, while there is no result; None if the job was not
+    """Number of restarts and reason for the last restart, until the job has a result. None if the job was not
     restarted."""
     machine: str | None = None
     """A sentence about the job's machines."""
@@ -126,30 +125,30 @@ class JobStatus:
 
 
 DIED = "DIED"
-"""The agent of a job on this machine is gone, but there is no result."""
+"""The agent of a job on this machine is gone, but the job has no result."""
 SILENT = "SILENT"
 """The machine of a job on EC2 runs, but its agent writes no heartbeat."""
 PARKED = "PARKED"
-"""No benchmark of an elastic job runs, because the job has fewer nodes than its minimum and waits for further
-nodes."""
+"""The benchmark of an elastic job does not run, because the job has fewer nodes than its minimum and waits
+for more nodes."""
 UNREADABLE = "UNREADABLE"
 """The job's descriptor or another of its records is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
 """The submission of a job on EC2 was interrupted. No machine runs or will run, unless the job is submitted
 again."""
 UNKNOWN = "UNKNOWN"
-"""The time of a job on EC2 is over and its agent is silent, but EC2 cannot be queried about whether its
-machines are gone."""
+"""The deadline of a job on EC2 has passed and its agent is silent. EC2 cannot be queried, so it is unknown
+whether the job's machines are gone."""
 NO_RESULT = (UNLAUNCHED, UNKNOWN)
 """Statuses of a job on EC2 that will not get a result, so that waiting for a result is useless."""
 ENDING = "ENDING"
-"""The machines of a job on EC2 are shutting down, but there is no result yet."""
+"""The machines of a job on EC2 are shutting down, but the job has no result yet."""
 GOES_ON = frozenset(
     {Status.PENDING.value, Status.INITIALIZING.value, Status.RUNNING.value, SILENT, ENDING, PARKED}
 )
 """Statuses in which waiting for the job makes sense."""
 NODES_END = "The job is being ended: {}"
-"""Phase that is shown after the coordinator of several nodes has told the nodes to end."""
+"""Phase that is shown after the coordinator of a job with several nodes has ordered the nodes to end."""
 ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.value, Status.CANCELED.value})
 
 
@@ -181,7 +180,8 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
 
 
 def created(record: JobRecord) -> int | None:
-    """Return the time at which a job was recorded (ms UTC), for a job without events."""
+    """Return the time at which a job was recorded (ms UTC). It stands for the job's start if the job has no
+    events."""
     return record.put_time("job.toml")
 
 

@@ -1,5 +1,5 @@
-"""Reads the environments of a job's nodes, which their agents recorded in `environment.json`. A table of the
-machines' facts says which facts are compared, and how each is shown as text.
+"""Reads the environments of a job's nodes, which their agents recorded in `environment.json`. The table
+`FACTS` says which facts of two machines are compared, and how each fact is shown as text.
 
 A new fact needs only a row in this table and a reader in `bai_agent/machine/`. A test compares the table with
 the readers and with `docs/run-directory.md`.
@@ -26,7 +26,7 @@ _DIFFERENT = "Its container's image {} differs from that of other nodes; name th
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEnvironment:
-    """The environment of one node, or the reason why the environment is unknown."""
+    """The recorded environment of one node, or the reason why it is unknown."""
 
     attempt: int
     rank: int
@@ -58,13 +58,13 @@ def environments(record: JobRecord) -> list[NodeEnvironment]:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineWarning:
-    """A fact that distorts a measurement on one or more nodes."""
+    """A warning about a machine: a fact that distorts measurements on one or more nodes."""
 
     sentence: str
     ranks: tuple[int, ...]
-    """Numbers of the nodes with this fact."""
+    """Numbers of the nodes to which the warning applies."""
     several: bool
-    """Whether the job also has other nodes."""
+    """Whether the job also has nodes to which the warning does not apply."""
 
     def as_table(self) -> dict[str, Any]:
         """Return the warning as JSON values."""
@@ -122,7 +122,7 @@ def _environment(node: NodeRecord) -> NodeEnvironment:
 
 
 def same(value: Any) -> Any:
-    """Return a fact unchanged, to compare it exactly."""
+    """Return a fact unchanged, for facts that are compared exactly."""
     return value
 
 
@@ -141,16 +141,16 @@ class MachineFact:
     a size if the last key ends in "bytes".
     """
     compared: Callable[[Any], Any] | None = None
-    """Function that returns the part of the value by which two runs are compared. None if the value varies,
-    or does not affect measurements."""
+    """Function that returns the part of the value by which two machines are compared. None if the value is
+    not compared, because it varies or does not affect measurements."""
     words: str | Callable[[Any, Mapping[str, Any]], str] = ""
-    """Text with {} for the value, or a function that returns the text for a value and its table; "" for no
-    text."""
+    """Text for the user with {} in place of the value, or a function that returns the text for a value and
+    its table. "" if the fact is not shown."""
     line: str = ""
     """Label of the line that shows the fact, if the label is not the first key."""
     called: str = ""
-    """Name of the fact in the differences of two runs, if the name is not the fact's key. The name of the
-    table precedes this name."""
+    """Name of the fact in a list of differences, if it is not the fact's key. The list shows the name of the
+    fact's table before this name."""
 
     @property
     def table(self) -> str:
@@ -164,7 +164,7 @@ class MachineFact:
 
     @property
     def title(self) -> str:
-        """Name of the fact in the differences of two runs; `*` stands for the name of its table."""
+        """Name of the fact in a list of differences; `*` stands for the name of the fact's table."""
         return f"{_TITLES.get(self.table, self.table)} {self.called or self.name.replace('_', ' ')}"
 
 
@@ -175,7 +175,7 @@ _TITLES = {
     "network[]": "network",
     "mounts.*": "mount *",
 }
-"""Table's path → name of the table in the differences of two runs, if the name is not the path."""
+"""Path of a table → name of the table in a list of differences, if it is not the path."""
 
 LINES = (
     "instance", "image", "kernel", "cpu", "memory", "gpus", "disk", "network", "python", "packages", "software", "load",
@@ -269,7 +269,7 @@ FACTS = (
     MachineFact("load.busiest[].cpu_seconds"),
 )
 """All facts in the order in which they are reported, the important facts first. After these facts, each
-package of the benchmark's Python is reported as a fact."""
+package of the benchmark's Python is reported as a fact of its own."""
 
 TABLES: Mapping[str, tuple[MachineFact, ...]] = {
     path: tuple(facts) for path, facts in groupby(FACTS, key=lambda fact: fact.table)
@@ -291,8 +291,8 @@ def tables_at(path: str, environment: Mapping[str, Any]) -> list[tuple[str, Mapp
 
 
 def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each fact of a machine that is compared. Facts of several devices have the same
-    names."""
+    """Yield name and value of each fact of a machine that is compared. If a machine has several devices of a
+    kind, their facts have the same names."""
     for path, facts in TABLES.items():
         for name, table in tables_at(path, environment):
             for fact in facts:
@@ -302,5 +302,5 @@ def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def times(count: int, text: str) -> str:
-    """Return the text for several equal devices."""
+    """Return the text for a number of equal devices."""
     return f"{count} x {text}" if count > 1 else text

@@ -14,14 +14,14 @@ from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 
 NODES = 16
-"""Maximum number of nodes that are read. If a job has more nodes, the first nodes are read."""
+"""Maximum number of nodes whose records are read. If a job has more nodes, only the first nodes are read."""
 _KEPT = 2**16
-"""Number of bytes of a node's newest records that are parsed at each read."""
+"""Maximum number of bytes of a node's newest records that each read parses."""
 _WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
-"""Number of bytes of a node's records that each read takes to find the last sample of the host, on this
-machine and elsewhere."""
+"""Number of bytes of a node's records that each read searches for the last sample of the host: on this
+machine, and elsewhere."""
 _OBJECTS = 8
-"""Maximum number of pieces of a node's records that one read takes. In a bucket, each piece is from one
+"""Maximum number of pieces of a node's records that one read fetches. In a bucket, each piece is from one
 object."""
 _SAMPLE = 2**13
 """Maximum size of one sample of a host (bytes)."""
@@ -54,7 +54,7 @@ class NewestRecords:
         begin = content.find(b"\n") + 1 if is_jump else 0
         end = content.rfind(b"\n") + 1
         if not end and len(content) >= self._window:
-            # The line is longer than any valid record.
+            # This line is longer than any valid record, so it is skipped.
             begin = end = len(content)
         self._position = start + end
         content = content[begin:end]
@@ -94,14 +94,14 @@ class _NewestOfNode(NamedTuple):
 
 
 class JobGlance:
-    """The state of a job as shown by its record: phases, newest values, result. Only the job store is
-    read."""
+    """The state of a job as its record shows it: phases, newest values and result. Only the job store is
+    read; EC2 is not queried."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self.job = record.job()
         self.measurements = Measurements(self.job)
-        """Last values and trends of the records that were read, but no statistics if many records were
+        """Last values and trends of the records that were read. Its statistics lack the records that were
         skipped."""
         self._listing = NodeListing(record)
         self._nodes: dict[int, _NewestOfNode] = {}
@@ -112,12 +112,12 @@ class JobGlance:
         self._list_nodes()
         self.result: JobResult | None = None
         self.repeat: int | None = None
-        """The newest run of a job that runs its benchmark repeatedly."""
+        """The newest run, if the job runs its benchmark repeatedly."""
 
     @property
     def state(self) -> RunState:
-        """Phase of the node that decides for the job: the first node, or in an elastic job the one with rank
-        0."""
+        """Phase of the node that decides for the job: the first node or, in an elastic job, the node with
+        rank 0."""
         first = self.generation.leader if self.generation is not None else 0
         return self.states.get(first) or self.states[min(self.states)]
 
@@ -133,7 +133,7 @@ class JobGlance:
         return max((each for each in times if each is not None), default=None)
 
     def look(self) -> None:
-        """Add new content. Raises StoreError."""
+        """Read the new content of the job's record. Raises StoreError."""
         # The result is read first, so that this read gets everything that was written before the result.
         result = result_of(self._record)
         if self._listing.is_elastic:
@@ -148,7 +148,8 @@ class JobGlance:
         self.result = result
 
     def _list_nodes(self) -> None:
-        """Read the first nodes of a fixed job, and the newest nodes of an elastic job."""
+        """List the nodes to read: the first nodes of a job with a fixed number of nodes, or the newest nodes
+        of an elastic job."""
         found = self._listing.look()
         self.node_count = len(found)
         for node in found[-NODES:] if self._listing.is_elastic else found[:NODES]:

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
-    """Return the status of a job, completed with the status of each node and the reason for which the nodes
-    are ended. Raises StoreError."""
+    """Return the status of a job, completed with the status of each node and, if the coordinator ends the
+    nodes, the reason. Raises StoreError."""
     generation, warnings = None, list(job_status.warnings)
     try:
         generation = generation_status(record, record.job())
@@ -37,7 +37,8 @@ def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
 
 
 def node_statuses(record: JobRecord, generation: GenerationStatus | None = None) -> list[NodeStatus]:
-    """Return the status of each node, by rank; empty for a fixed job of one node. Raises StoreError."""
+    """Return the status of each node, by rank. Empty for a job that can have only one node. Raises
+    StoreError."""
     nodes = node_records(record)
     if len(nodes) == 1 and generation is None:
         return []

@@ -1,5 +1,5 @@
-"""Lists the nodes of a job, and the arms of its runs. The nodes of an elastic job may change, so these nodes
-are listed again each time.
+"""Lists the nodes of a job, and the arms of its runs. The nodes of an elastic job may change, so they are
+listed again at each call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def node_records(record: JobRecord) -> list[NodeRecord]:
 
 
 class NodeListing:
-    """Lists the nodes of a job repeatedly. The nodes of a fixed job are read only once."""
+    """Lists the nodes of a job repeatedly. If the number of nodes is fixed, the nodes are read only once."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
@@ -40,14 +40,14 @@ def node_numbers(record: JobRecord, job: Job) -> list[int]:
     """Return the numbers of all nodes that the job has or had. Raises StoreError."""
     if not job.is_elastic:
         return list(range(job.strategy.nodes))
-    # EC2 may have launched fewer machines than desired.
+    # EC2 may have launched fewer machines than the job's desired number.
     launched = AttemptRecord(record, job.job.attempt).launched_machines() or job.desired_nodes
     return sorted({*range(min(launched, job.desired_nodes)), *(node.rank for node in record.nodes())})
 
 
 def has_ranks(record: JobRecord) -> bool:
-    """Return whether records of the job have the label `rank`, which is the case if the job may have several
-    nodes, even while the job has only one node. Raises StoreError."""
+    """Return whether records of the job have the label `rank`. They have it if the job may have several
+    nodes, even while it has only one. Raises StoreError."""
     job = _readable_job(record)
     return job is not None and job.strategy.nodes > 1
 

@@ -21,11 +21,11 @@ EACH_AT_MOST = 8
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric of many ranks. The ranks are not shown one by one."""
+    """One metric that many ranks print, so that the ranks are not shown one by one."""
 
     name: str
     ranks: Sequence[Series]
-    """The ranks that have values; at least one rank."""
+    """The rows of the ranks that have values; at least one."""
 
     @property
     def count(self) -> int:
@@ -33,12 +33,13 @@ class Spread:
 
     @property
     def floor(self) -> float | None:
-        """Smallest measurable value of a rank. For lower values of a rank only this upper bound is known."""
+        """Smallest value of a rank that can be measured. If a rank's value is lower, only this upper bound is
+        known."""
         return self.ranks[0].floor
 
     @property
     def headline(self) -> float:
-        """Mean of the ranks' numbers, which is the headline of the job."""
+        """Headline of the job: the mean over the ranks."""
         return _headline(self.ranks, OverRanks.MEAN)
 
     def between(self, figure: Callable[[Series], float]) -> tuple[float, float]:
@@ -49,7 +50,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class LastValue:
-    """The content of a row in the table of last values."""
+    """One row of the table of last values."""
 
     name: str
     between: tuple[float, float]
@@ -60,8 +61,8 @@ class LastValue:
 
 
 def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Series]:
-    """Return the rows in the same order, with one row over all ranks for each metric that requests such a
-    row. how: metric name → how the metric's ranks are combined."""
+    """Return the rows in the same order. If the descriptor combines the ranks of a metric, its rows are
+    replaced by one row over all ranks. how: metric name → how the metric's ranks are combined."""
     rows: list[Series] = []
     for group in _grouped(every, key=attrgetter("without_ranks")):
         kind = how.get(group[0].metric or group[0].name, OverRanks.EACH)
@@ -71,7 +72,7 @@ def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Se
 
 
 def current_rows(every: Iterable[Series]) -> list[Series]:
-    """Return the rows except the rows of nodes that were not members of the last generation."""
+    """Return the rows without those of nodes that were not members of the last generation."""
     return [each for each in every if not each.is_past]
 
 
@@ -128,7 +129,7 @@ def _last(name: str, values: Sequence[float], records: Sequence[Mapping[str, Any
 
 
 def _over(group: Sequence[Series], how: OverRanks) -> Series:
-    """Return one row for all ranks. Each figure of the row combines the ranks' figures."""
+    """Return one row over all ranks. Each figure of this row combines the ranks' figures."""
     first = group[0]
     seen = [each for each in group if each.count]
     name = _name_over(first.without_ranks, how, len(seen or group))

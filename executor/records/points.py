@@ -1,5 +1,5 @@
-"""All metric records of a job as columns, series by series, for code that needs every value. A million
-records take about 24 MB."""
+"""Reads all metric records of a job into columns, one set per series, for code that needs every value. A
+million records take about 24 MB of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from executor.records.reading import HOST, RUN, LineStream, MalformedLines
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
-"""Number of bytes of a stream that are read at once. In a bucket, each piece needs two requests."""
+"""Number of bytes of a stream that are read at once. In a bucket, reading this many bytes takes two
+requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
 OF_BENCHMARK = ("log", "emit", "exit", "file")
 """Sources of the benchmark's own measurements. "log" also stands for the log of a single process."""
@@ -64,7 +65,7 @@ class SeriesKey:
 
     @property
     def place(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], int | None]:
-        """Metric with labels, and generation: the arguments of `LastGenerations`."""
+        """Metric with its labels, and generation, as `LastGenerations` takes them."""
         return (self.name, self.labels), self.generation
 
 
@@ -106,8 +107,8 @@ class Points:
         self.records = 0
         """Number of records, from any source."""
         self.late = 0
-        """Number of records that were read only after a restart, and whose times are therefore the times of
-        reading."""
+        """Number of records that the agent read only after a restart, so that their times are not the times
+        at which the benchmark printed them."""
         self.beyond = 0
         """Number of records whose values are beyond `LIMIT`. Records with values beyond `LIMIT` are in no
         series."""
@@ -130,7 +131,8 @@ class Points:
             self.series[key].extend(batch)
 
     def _key_of(self, record: Mapping[str, Any]) -> SeriesKey | None:
-        """Return the series of a valid record; None if the record's source was not requested."""
+        """Return the key of the series that a valid record belongs to; None if the record's source was not
+        requested."""
         # "log/3" is the log of one process, "log/3/0" the log of one run of this process. The key has the
         # run's number in a separate field.
         source, *process = record["src"].split("/")[:2]

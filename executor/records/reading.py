@@ -1,7 +1,8 @@
-"""Reads records that other programs wrote. Records are validated first, because many users and versions of
-`bai` write into a bucket.
+"""Reads and validates a job's records. Records are validated because many users and many versions of `bai`
+write into the same bucket.
 
-An error names the object and the key. In streams, lines that are not events or metric records are skipped.
+An error names the object and the key in it. In streams, lines that are not events or metric records are
+skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ PIECE = 2**20
 LONGEST_LINE = 16 * PIECE
 """Maximum length of a line of events or metrics (bytes). Lines written by bai have a few hundred bytes."""
 _AT_ONCE = 16
-"""Maximum number of objects that are read at the same time, and of files that are read without threads."""
+"""Maximum number of objects that are read in parallel. Up to this number of files are read without
+threads."""
 _LATEST = 2**47
 HOST, RUN = "host", "run"
 """Sources of bai's own measurements: of a machine, and of a whole run."""
@@ -38,7 +40,7 @@ R = TypeVar("R")
 
 
 def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None) -> list[R]:
-    """Return the result of `read` for each item. Items are read in parallel, except a few items that are
+    """Return the result of `read` for each item. The items are read in parallel, unless they are only a few
     files in `folder`."""
     if folder is not None and len(items) <= _AT_ONCE:
         return list(map(read, items))
@@ -50,11 +52,12 @@ def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None
 
 
 def result_of(record: JobRecord) -> JobResult | None:
-    """Return the result of the job, or the result of the job's node if only the node could write a result;
-    None if there is no result. Raises StoreError, RecordError."""
+    """Return the result of the job. If the agent was killed after it had written the node's result but before
+    the job's, return the node's result. None if there is no result. Raises StoreError, RecordError."""
     if (found := _result(record, record.key("result.json"))) is not None:
         return found
-    # An elastic job continues without its first node, so that node's result is not the job's.
+    # An elastic job continues without its first node, so the result of that node is not the result of the
+    # job.
     try:
         found = node_result(record.node())
     except RecordError:
@@ -77,8 +80,8 @@ def node_result(node: NodeRecord) -> JobResult | None:
 
 
 def stop_order(attempt: AttemptRecord) -> StopOrder | None:
-    """Return the order of the coordinator of several nodes to end the job; None if there is no order yet.
-    Raises StoreError, RecordError."""
+    """Return the coordinator's order to end a job of several nodes; None if there is no order yet. Raises
+    StoreError, RecordError."""
     return attempt.stop_order() if attempt.control().stop else None
 
 
@@ -108,7 +111,7 @@ class LineStream:
             raise RecordError(
                 f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
             )
-        # A line is longer than a piece, so a larger piece is read to reach the line's end.
+        # The piece contains no line end, so a larger piece is read to reach the end of the line.
         self._limit = self._limit * 2 if more and not end else self._piece
         self._position += end
         return content[:end], more
@@ -160,15 +163,15 @@ class MalformedLines:
     first: bytes = b""
 
     def add(self, content: bytes, *, taken: int) -> None:
-        """Count the lines in `content` (whole lines) of which only `taken` were records."""
+        """Count the malformed lines in `content` (whole lines), in which only `taken` lines were records."""
         if (lost := content.count(b"\n") - taken) > 0:
             self.count += lost
             lines = () if self.first else content.splitlines()
             self.first = self.first or next((line for line in lines if _why_no_record(line, where="x")), b"")
 
     def sentence(self, where: str) -> str:
-        """Return a sentence about malformed records with their number and the mistake in the first malformed
-        record. where: beginning of the sentence."""
+        """Return a sentence with the number of malformed lines and the mistake in the first of them. where:
+        beginning of the sentence."""
         why = _why_no_record(self.first, where=where)
         return f"{why} ({counted(self.count, 'line')} passed over)"
 
@@ -207,7 +210,7 @@ def _are_labels(value: Any) -> bool:
 def _objects(content: bytes) -> Iterator[Any]:
     lines = content.splitlines()
     try:
-        # One call of the decoder for all lines is a third faster than one call for each line.
+        # Decoding all lines with one call of the decoder is a third faster than one call per line.
         found = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         found = None

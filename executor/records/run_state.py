@@ -56,7 +56,7 @@ class RunState:
     stop: str | None = None
     """Reason why the run is being ended; None if the run is not being ended."""
     repeat: str | None = None
-    """"run 3 of 10": the run that began last, in a job of several runs."""
+    """The run that began last in a job of several runs, as text: "run 3 of 10"."""
     restarts: str | None = None
     """Used restarts of a job that was restarted: "1 of 3 used, the last one because …"."""
     outcome: str | None = None
@@ -75,8 +75,8 @@ class RunState:
         match event:
             case AgentEvent():
                 self.agents += 1
-                # The restarted agent reports unreachable sinks again, but does not report sinks that became
-                # reachable while no agent ran.
+                # The restarted agent reports unreachable sinks again. It does not report sinks that became
+                # reachable while no agent ran, so all earlier troubles are dropped.
                 self.troubles.clear()
             case WaitEvent():
                 self.waits = event.message
@@ -96,7 +96,7 @@ class RunState:
             case StopEvent():
                 self.stop = event.message
             case RestartEvent():
-                # The reason to stop a generation does not apply to the next generation.
+                # The reason why a generation was stopped does not apply to the next generation.
                 self.stop = None
                 why = f"{event.message[:1].lower()}{event.message[1:]}".rstrip(".")
                 self.restarts = f"{event.generation} of {event.max_restarts} used, the last one because {why}"
@@ -113,7 +113,7 @@ class RunState:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """Messages for the user during the run: warnings, and unreachable sinks."""
+        """Messages for the user during the run: the warnings, and a sentence about each unreachable sink."""
         beside = (neighbour_sentence(job_id, there=there) for job_id, there in self.neighbours.items())
         waits = (self.waits,) if self.waits is not None else ()
         return (*waits, *self.warnings, *beside, *self.troubles.values())

@@ -1,4 +1,4 @@
-"""The figures and the trend of one series, while the series' values arrive. All values are held in memory (8
+"""Computes the figures and the trend of one series while its values arrive. All values are held in memory (8
 bytes each), so that every figure is exact."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _TREND_POINTS = 256
 
 @dataclass
 class Trend:
-    """At most 256 values, evenly spread over all values. When the trend is full, every second value is
-    dropped, and the step doubles."""
+    """The trend of a series: at most 256 of its values, evenly spread. When the trend is full, every second
+    value is dropped, and the step between values doubles."""
 
     points: list[float] = field(default_factory=list)
     step: int = 1
@@ -33,7 +33,8 @@ class Trend:
         self._seen += len(values)
         kept = values[first :: self.step]
         while len(self.points) + len(kept) > _TREND_POINTS:
-            # Both halves keep the values whose index is a multiple of the doubled step.
+            # The trend and the new values both keep only the values whose index is a multiple of the doubled
+            # step.
             odd = len(self.points) % 2
             self.points = self.points[::2]
             self.step *= 2
@@ -74,11 +75,11 @@ class Series:
     beyond: int = 0
     """Number of values beyond `LIMIT`; no other figure includes these values."""
     over: dict[str, float] = field(default_factory=dict)
-    """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from the
-    ranks' figures."""
+    """If the row is over several ranks, the figures "median", "stdev", "p95", "runs" and "headline", combined
+    from the ranks' figures."""
     floor: float | None = None
-    """Smallest measurable value, for peak memory. Lower values are only bounds. None if all values are
-    exact."""
+    """For peak memory, the smallest value that can be measured. A lower value is only an upper bound. None if
+    all values are exact."""
     _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
     """All values, by the number of their run."""
@@ -103,14 +104,14 @@ class Series:
         self._figures = None
 
     def leave_out(self, values: Sequence[float]) -> None:
-        """Count values of the warm-up."""
+        """Count values of the warm-up, which are in no figure."""
         if values:
             self.left_out += len(values)
             self.newest = values[-1]
 
     def of_next_generation(self, *, left_out: int) -> Series:
-        """Return a copy without the values of earlier generations. left_out: number of warm-up values that
-        stay counted."""
+        """Return a copy of the series for the next generation, in which values of earlier generations are in
+        no figure. left_out: number of warm-up values that stay counted."""
         earlier = self.of_earlier + self.count + self.left_out - left_out
         return replace(self._empty(), of_earlier=earlier, left_out=left_out)
 
@@ -128,7 +129,7 @@ class Series:
         return left
 
     def _empty(self) -> Series:
-        """Return a copy without the counted values."""
+        """Return a copy of the series without its values."""
         return replace(
             self,
             count=0,
@@ -148,7 +149,7 @@ class Series:
 
     @property
     def seen(self) -> bool:
-        """Whether the series has any value, even if no value counts."""
+        """Whether the series has any value, even if no value is in any figure."""
         return bool(self.count or self.left_out or self.of_failed or self.of_earlier or self.beyond)
 
     @property
@@ -171,7 +172,7 @@ class Series:
 
     @property
     def is_bound(self) -> bool:
-        """Whether some values are only bounds."""
+        """Whether some values are only upper bounds."""
         return self.floor is not None and self.minimum <= self.floor
 
     @property

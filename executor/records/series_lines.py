@@ -1,8 +1,9 @@
 """Reads millions of lines of `metrics.jsonl` quickly. One pattern matches a line in the form of bai's own
 writer, without parsing its JSON.
 
-If a piece contains lines of another version or tool, or damaged lines, all lines of the piece are decoded one
-by one, because the order matters. The pattern and the decoder find the same records.
+If a piece of the stream contains damaged lines, or lines of another version or tool, all lines of the piece
+are decoded one by one, because the order of the lines matters. The pattern and the decoder find the same
+records.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ RANK_LABELS = ("rank", "process_rank")
 _INTEGER = r"(?:0|[1-9]\d{0,17})"
 _EXPONENT = r"[eE][-+]?\d{1,2}"
 _NUMBER = rf"-?{_INTEGER}(?:\.\d{{1,24}}(?:{_EXPONENT})?|{_EXPONENT})?"
-"""Matches numbers that are within `LIMIT`, whatever their digits are. Other numbers are left to the slower
-reader."""
+"""Matches only numbers that are certainly within `LIMIT`. The slower decoder reads all other numbers."""
 _ANY_NUMBER = rf"[-.\d]{{1,44}}(?:{_EXPONENT})?"
 """Matches any number, and also texts that are not JSON. `_ANY_NUMBER` is faster than `_NUMBER`, and safe if
 the numbers are decoded anyway."""
@@ -45,14 +45,14 @@ _LABELS = rf',"labels":\{{(?:{_LABEL}(?:, ?{_LABEL})*)?\}}'
 _END = rf'(?:{_LABELS})?(?:,"late":(?:true|false))?(?:,"gen":{_INTEGER})?{_REPEAT}{_GENERATION}'
 
 Row: TypeAlias = tuple[bytes, ...]
-"""Parts of a record as they were written, at the indexes that the next constants define. The step is b"" if
-the record has no step."""
+"""The parts of a record, as they were written in the line. The next constants define their indexes. The step
+is b"" if the record has no step."""
 _PARTS = ("seq", "head", "off", "name", "value", "units", "timestamp", "step", "tail")
 _, HEAD, _, NAME, _, UNITS, _, _, TAIL = range(len(_PARTS))
 shared_text = itemgetter(HEAD, NAME, UNITS, TAIL)
-"""Function that returns the parts that a row shares with the other rows of its series."""
+"""Function that returns those parts of a row that are equal in all rows of its series."""
 _SERIES_PARTS = ("head", "name", "value", "units", "time", "tail")
-"""Names of the parts of a record that a series needs. Reading any further part would take time."""
+"""Names of the parts of a record that a series needs. Other parts are not read, to save time."""
 _series_text, _series_value, _series_time = itemgetter(0, 1, 3, 5), itemgetter(2), itemgetter(4)
 _KNOWN = 2**16
 """Maximum number of series whose keys are cached."""
@@ -62,7 +62,7 @@ _KNOWN = 2**16
 def _line(*parts: str, text: str, number: str, end: str) -> re.Pattern[bytes]:
     """Return the pattern of a line as `bai_agent/metrics/records.py` writes it, with a group for each of
     `parts`. The pattern is compiled only when lines are read, because compiling it takes 2 ms."""
-    # A timestamp of at most 14 digits is always before the latest valid time.
+    # A timestamp of at most 14 digits needs no check, because it is always before the latest valid time.
     line = (
         rf'^\{{"seq":<seq>{_INTEGER}),<head>"src":{text}{_REPEAT}),"off":<off>{_INTEGER}),"i":{_INTEGER},"k":{_INTEGER}'
         rf',"name":<name>{text}),"value":<value>{number}),"units":<units>{text})'
@@ -92,7 +92,7 @@ def _is_valid(text: tuple[bytes, ...]) -> bool:
 
 
 def record_like(text: tuple[bytes, ...]) -> Mapping[str, Any]:
-    """Return the record, without its numbers, of rows that share `text`."""
+    """Return the record, without its numbers, for rows whose shared text is `text`."""
     record: Mapping[str, Any] = json.loads(b'{%b,"name":%b,"value":0,"units":%b,"timestamp":0%b}' % text)
     return record
 
@@ -115,7 +115,7 @@ class SeriesBatch:
     record: Mapping[str, Any]
     """The first record of the series, whose name, source, units and labels all records share."""
     values: list[float] = field(default_factory=list)
-    """The values; whole numbers are `int`."""
+    """The values of the records; whole numbers are `int`."""
     times: list[bytes] = field(default_factory=list)
     """The time at which each value was read, and its step if it has one, as written in the line:
     `1795000000000,"step":3`."""
@@ -150,7 +150,7 @@ class RecordLines(NamedTuple):
 
     content: bytes
     rank: int | None = None
-    """Rank of the node in a job of several nodes; otherwise None."""
+    """Rank of the node that wrote the lines, in a job of several nodes; otherwise None."""
 
     def with_rank(self) -> bytes:
         """Return the lines with the label `rank`, in a job of several nodes."""
@@ -159,7 +159,7 @@ class RecordLines(NamedTuple):
 
 @dataclass(frozen=True)
 class SeriesLines(Generic[K]):
-    """The content of some lines."""
+    """The records that were read from some lines."""
 
     batches: dict[K, SeriesBatch]
     """Values by series. Series are in the order of their first values within `LIMIT`, or of their last values
@@ -177,8 +177,8 @@ class SeriesReader(Generic[K]):
     """Reads lines, and assigns the records in the lines to series."""
 
     def __init__(self, key_of: Callable[[Mapping[str, Any]], K]) -> None:
-        """key_of: function that returns the series of a valid record, independent of the record's numbers;
-        called at least once for each series."""
+        """key_of: function that returns the series of a valid record. Its result must not depend on the
+        record's numbers, because it is not called for every record."""
         self._key_of = key_of
         self._known: dict[tuple[int | None, Any], tuple[K, Mapping[str, Any]]] = {}
 
@@ -243,7 +243,7 @@ class SeriesReader(Generic[K]):
             key = self._key_of(record)
             batch = batches.get(key) or SeriesBatch(record)
             if not batch.values:
-                # Values beyond `LIMIT` do not affect the order of series.
+                # Values beyond `LIMIT` do not affect the order of the series.
                 batches[key] = batches.pop(key, batch)
             batch.add(decoded)
         return SeriesLines(batches, count, late, last)

@@ -1,4 +1,4 @@
-"""Statistics of all metrics of a run, computed from the run's records."""
+"""Computes statistics of all metrics of a run from the run's records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from executor.records.series import Series, labelled_name, with_arm
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 LABEL_SETS = 64
-"""Maximum number of rows of one metric. Series with further labels share the last row."""
+"""Maximum number of rows of one metric. Series whose labels would need more rows share the last row."""
 _ROWS = 1024
 """Maximum number of rows of one metric if ranks are shown separately."""
 OTHERS = "{…}"
@@ -57,7 +57,7 @@ class Measurements:
         self._metrics = {metric.name: metric for metric in named}
         self._last_generations = LastGenerations()
         self._of_place: dict[_Place, set[str]] = {}
-        """The rows of a metric and set of labels, one for each rank."""
+        """The rows of each metric and set of labels, one row per rank."""
         self._left_out: dict[_Place, dict[int, int]] = {}
         """Number of warm-up values of each generation, by row."""
         self._reader = SeriesReader(self._key_of)
@@ -114,8 +114,8 @@ class Measurements:
     def _is_of_last(
         self, group: dict[str, Series], series: Series, row: str, generation: int, *, has_number: bool
     ) -> bool:
-        """Return whether values of a generation count. If the values contain the first number of this
-        generation, the values of earlier generations are removed from all figures."""
+        """Return whether values of a generation count. If they contain the generation's first number, the
+        values of earlier generations are removed from all figures."""
         place = id(group), series.without_ranks
         rows = self._of_place.setdefault(place, set())
         rows.add(row)
@@ -133,8 +133,8 @@ class Measurements:
                 group[name] = series.without(self.failed)
 
     def raise_memory_floor(self, floor: float) -> None:
-        """Treat a peak memory of up to `floor` bytes as a bound from now on, because the shim's own peak is
-        known now."""
+        """From now on, treat a peak memory of up to `floor` bytes as an upper bound only, because the shim's
+        own peak memory is now known."""
         self._memory_floor = floor
         for series in (*self.benchmark.values(), *self.run.values()):
             series.floor = floor if series.floor is not None else None
