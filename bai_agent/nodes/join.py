@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from bai_agent.benchmark.children import Stopped
@@ -29,6 +30,7 @@ from bai_agent.strategy import PlacesNodes, SetsUp, Strategy, strategy_of
 if TYPE_CHECKING:
     from bai_agent.benchmark.node_setup import NodeFacts
     from bai_agent.job.attempt import AttemptRecord, Version
+    from bai_agent.job.descriptor.benchmark_tables import Benchmark
     from bai_agent.peers.peer_monitor import PeerMonitor
 
 # Modules for several nodes are imported in functions, because these modules would delay the start of a job of
@@ -317,7 +319,20 @@ def _slots(ctx: RunContext) -> int:
             f"Node {ctx.node.rank} has {found} GPUs, counted by {by}, and its instance type has {strategy.gpus}: "
             "on another machine the job may run; else write how many processes each starts.",
         )
-    return max(1, found)
+    return max(1, _visible_gpus(ctx.job.benchmark, found))
+
+
+def _visible_gpus(benchmark: Benchmark, found: int) -> int:
+    """Return the number of this node's GPUs that CUDA shows to the benchmark.
+
+    CUDA ignores the entries of CUDA_VISIBLE_DEVICES after the first invalid one, such as -1.
+    """
+    env = (dict(os.environ) if benchmark.inherit_env else {}) | benchmark.env
+    listed = env.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return found
+    entries = takewhile(lambda entry: entry.strip()[:1].isalnum(), listed.split(","))
+    return min(found, len(list(entries)))
 
 
 def _gpus(ctx: RunContext) -> tuple[int, str]:

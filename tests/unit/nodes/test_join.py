@@ -15,6 +15,7 @@ import pytest
 from run_contexts import make_context
 
 from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor.benchmark_tables import Benchmark
 from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Members, Peer
@@ -32,9 +33,17 @@ from bai_agent.runtime.clock import Clock
 from bai_agent.runtime.stop import RunEndedError
 
 
-def context(rundir: RunDir, *, processes: str = "gpus", gpus: int | None = None) -> RunContext:
+def context(
+    rundir: RunDir,
+    *,
+    processes: str = "gpus",
+    gpus: int | None = None,
+    env: dict[str, str] | None = None,
+    inherit_env: bool = False,
+) -> RunContext:
     table = StrategyTable(name="torchrun", processes_per_node=processes, gpus=gpus)
-    return make_context(rundir, tables={"strategy": table})
+    benchmark = Benchmark(argv=("true",), env=env or {}, inherit_env=inherit_env)
+    return make_context(rundir, tables={"strategy": table, "benchmark": benchmark})
 
 
 def slots(ctx: RunContext) -> int:
@@ -60,6 +69,35 @@ def test_a_node_with_fewer_gpus_than_its_instance_type_is_refused(rundir: RunDir
     assert caught.value.reason.outcome is Outcome.PREPARE_FAILED
     assert "Node 0 has " in caught.value.reason.message
     assert "its instance type has 99" in caught.value.reason.message
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, 8),
+        ("0,1", 2),
+        ("GPU-8932f937, 3,5", 3),
+        ("0,1,2,3,4,5,6,7,8,9", 8),
+        ("0,-1,2", 1),
+        ("", 1),
+        ("-1", 1),
+    ],
+)
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_gpu_that_the_benchmark_may_not_see_has_no_process(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch, *, visible: str | None, expected: int, inherited: bool
+) -> None:
+    monkeypatch.setattr(Gpus, "count", 8)
+    own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    # The job's own value wins, and without inherit_env the agent's value does not count.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7,5")
+    if inherited:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        own = {}
+
+    assert slots(context(rundir, gpus=8, env=own, inherit_env=inherited)) == expected
 
 
 def test_a_node_publishes_the_network_interface_of_its_address(rundir: RunDir) -> None:
