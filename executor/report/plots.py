@@ -22,8 +22,6 @@ _LEAST = 48
 _HOST_NAMES = {
     "cpu_percent": "CPU",
     "gpu_utilization_percent": "GPU utilisation",
-    "memory_used_bytes": "memory used",
-    "gpu_memory_used_bytes": "GPU memory used",
     "disk_read_bytes_per_second": "disk read",
     "disk_write_bytes_per_second": "disk written",
     "network_receive_bytes_per_second": "network received",
@@ -94,8 +92,8 @@ def plot_data(report: Report) -> Plots:
 
 
 def _host_title(name: str) -> str:
-    plain = re.sub(r"_percent$|_bytes$|_bytes_per_second$", "", name).replace("_", " ")
-    return _HOST_NAMES.get(name, plain)
+    plain = re.sub(r"_(percent|bytes|bytes_per_second|celsius|watts)$", "", name).replace("_", " ")
+    return _HOST_NAMES.get(name, plain.replace("gpu", "GPU"))
 
 
 def _table(plot: Plot, thinned: Sequence[tuple[Line, Sequence[int]]], report: Report) -> dict[str, Any]:

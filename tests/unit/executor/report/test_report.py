@@ -404,6 +404,27 @@ def test_unsteady_series_are_marked(tmp_path: Path) -> None:
     assert html_report(made).count("not steady") == markdown_report(made).count("not steady") == 1
 
 
+@pytest.mark.parametrize(
+    ("sample", "title"),
+    [
+        ("memory_used_bytes", "memory used"),
+        ("gpu0_utilization_percent", "GPU utilisation"),
+        ("gpu0_memory_used_bytes", "GPU memory used"),
+        ("gpu0_temperature_celsius", "GPU temperature"),
+        ("gpu0_power_watts", "GPU power"),
+        ("network_receive_bytes_per_second", "network received"),
+        ("disk_free_bytes", "disk free"),
+    ],
+)
+def test_a_plot_of_the_machine_has_a_plain_title_without_units(
+    tmp_path: Path, sample: str, title: str
+) -> None:
+    job = HandmadeJob(tmp_path)
+    job.measures(f"bai_host_{sample}", 3.0, src="host", units="u")
+
+    assert [each.title for each in plot_data(report(job)).plots if each.host] == [title]
+
+
 def test_json_and_csv_contain_every_point(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     for step in range(30):
