@@ -22,37 +22,28 @@ class Gpus:
     """
 
     def __init__(self, *, driver: Path = DRIVER) -> None:
-        self._nvml: Any = None
-        self._handles: list[Any] = []
+        self.nvml: Any = None
+        """The initialised NVML library. None if the GPUs cannot be read."""
+        self.handles: list[Any] = []
         self._unreadable: set[tuple[int, str]] = set()
         if driver.exists():
             self._open()
 
     @property
-    def nvml(self) -> Any:
-        """The initialised NVML library. None if the GPUs cannot be read."""
-        return self._nvml
-
-    @property
     def count(self) -> int | None:
         """Number of GPUs. None if it is unknown."""
-        return None if self._nvml is None else len(self._handles)
-
-    @property
-    def handles(self) -> list[Any]:
-        return self._handles
+        return None if self.nvml is None else len(self.handles)
 
     def sample(self) -> list[tuple[str, float, str]]:
         """Return (name, value, units) for each GPU: utilisation, memory, temperature and power, as far as available."""
         samples = []
-        nvml = self._nvml
-        for number, handle in enumerate(self._handles):
-            for name, units, read in _figures(nvml, handle):
+        for number, handle in enumerate(self.handles):
+            for name, units, read in _figures(self.nvml, handle):
                 if (number, name) in self._unreadable:
                     continue
                 try:
                     samples.append((f"gpu{number}_{name}", float(read()), units))
-                except nvml.NVMLError as error:
+                except self.nvml.NVMLError as error:
                     # Some figures do not exist on some GPUs, and a lost GPU never answers again.
                     self._unreadable.add((number, name))
                     log.warning(
@@ -71,26 +62,31 @@ class Gpus:
             return
         try:
             pynvml.nvmlInit()
-            self._handles = [
+            self.handles = [
                 pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
             ]
         except pynvml.NVMLError as error:
             log.warning("host metrics: the GPUs cannot be read (%s); left out", error)
             return
-        self._nvml = pynvml
+        self.nvml = pynvml
 
 
-def _figures(nvml: Any, handle: Any) -> list[tuple[str, str, Callable[[], float]]]:
+def _figures(nvml: Any, gpu: Any) -> list[tuple[str, str, Callable[[], float]]]:
     return [
-        ("utilization_percent", "%", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        ("memory_used_bytes", "B", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
-        (
-            "temperature_celsius",
-            "°C",
-            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        ),
-        ("power_watts", "W", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        ("utilization_percent", "%", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+        ("memory_used_bytes", "B", lambda: _memory_used(nvml, gpu)),
+        ("temperature_celsius", "°C", lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
+        ("power_watts", "W", lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
     ]
+
+
+def _memory_used(nvml: Any, handle: Any) -> int:
+    """Return the memory that programs use (bytes), as nvidia-smi does: without the memory that the driver reserves."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    except nvml.NVMLError_FunctionNotFound:
+        # Drivers before 510 only have the first version, which includes the reserved memory.
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
 def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
@@ -115,10 +111,8 @@ def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
         "driver": ask(nvml.nvmlSystemGetDriverVersion),
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
     }
-    devices = []
-    for handle in gpus.handles:
-        devices.append(present({name: ask(read) for name, read in _settings(nvml, handle).items()}))
-    return {**present(about), "devices": devices}
+    devices = [{name: ask(read) for name, read in _settings(nvml, each).items()} for each in gpus.handles]
+    return {**present(about), "devices": [present(each) for each in devices]}
 
 
 def heat_slowdowns(*, driver: Path = DRIVER) -> dict[str, int]:
@@ -138,18 +132,16 @@ def heat_slowdowns(*, driver: Path = DRIVER) -> dict[str, int]:
 
 
 def _settings(nvml: Any, handle: Any) -> dict[str, Callable[[], Any]]:
-    def watts(read: Callable[[], int]) -> Callable[[], float]:
-        return lambda: read() / 1000
-
     return {
         "name": lambda: nvml.nvmlDeviceGetName(handle),
         "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        "memory_used_bytes": lambda: _memory_used(nvml, handle),
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "max_sm_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
-        "power_limit_watts": watts(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle)),
-        "default_power_limit_watts": watts(lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)),
+        "power_limit_watts": lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
+        "default_power_limit_watts": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
         "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0]),
         "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
         "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),

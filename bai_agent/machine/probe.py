@@ -31,7 +31,7 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.run_directory import RunDir, now_ms
 from bai_agent.machine import host_facts, software
-from bai_agent.machine.gpu import DRIVER, describe_gpus, heat_slowdowns
+from bai_agent.machine.gpu import describe_gpus, heat_slowdowns
 from bai_agent.machine.host_facts import Facts, Look, look, present, short
 from bai_agent.machine.readiness import Node, count_gpus
 from bai_agent.machine.throttling import counters
@@ -86,8 +86,8 @@ class EnvironmentProbe:
         """Ask the questions whose answers do not change until the benchmark starts."""
         threading.Thread(target=self._look_again, name="processes", daemon=True).start()
         self._ask("instance", self._instance)
-        self._ask("gpus", self._gpus)
-        self._ask("gpu_heat", _gpu_heat)
+        # Also opens NVML, which takes seconds if the driver has to start.
+        self._ask("gpu_heat", heat_slowdowns)
         self._ask("software", lambda: software.libraries(_ROOT))
         self._ask("open_mpi", self._open_mpi)
         self._ask("cloud_init", self._cloud_init)
@@ -98,6 +98,7 @@ class EnvironmentProbe:
         began = time.monotonic()
         self._over.set()
         self._ask("host", self._host)
+        self._ask("gpus", self._gpus)
         self._ask_pythons(installed=True)  # its packages may just have been installed
         self._wait(began + WAIT_SECONDS, stopping)
         facts = self._facts()
@@ -205,7 +206,7 @@ class EnvironmentProbe:
         return software.python_facts(python, env=env, user=user, cache=cache)
 
     def _gpus(self) -> Facts:
-        found = describe_gpus(driver=DRIVER)
+        found = describe_gpus()
         if not found.get("devices") and (count := count_gpus(_ROOT)):
             raise NoAnswerError(
                 f"{count} NVIDIA GPUs on the PCI bus, but either no driver answers or nvidia-ml-py is missing"
@@ -267,15 +268,11 @@ def _python_task(index: int, rundir: RunDir) -> str:
 
 def counters_now() -> Facts:
     """Return the current `counters` of environment.json."""
-    asking = _Task("gpu_heat", _gpu_heat)
+    asking = _Task("gpu_heat", heat_slowdowns)
     asking.start()
     # A driver may hang.
     asking.join(WAIT_SECONDS)
     return counters(_ROOT, gpus=asking.facts)
-
-
-def _gpu_heat() -> Facts:
-    return heat_slowdowns(driver=DRIVER)
 
 
 _BURSTABLE = re.compile(r"t\d[a-z]*\.")
@@ -300,6 +297,11 @@ def gpu_warnings(gpus: Facts) -> list[str]:
         warnings.append(
             f"Persistence mode is off on GPU {', '.join(off)}: its driver starts anew with each process."
         )
-    if busy := [str(index) for index, device in devices if device.get("processes")]:
+    if busy := [_in_use(index, device) for index, device in devices if device.get("processes")]:
         warnings.append(f"Other processes used GPU {', '.join(busy)} just before the benchmark.")
     return warnings
+
+
+def _in_use(index: int, device: Facts) -> str:
+    used = device.get("memory_used_bytes")
+    return f"{index} ({used / 2**30:.1f} GiB of memory)" if used else str(index)

@@ -206,6 +206,7 @@ FACTS = (
     MachineFact("cpu.max_mhz", same, "{} MHz at most"),
     MachineFact("gpus.devices[].name", same, "{}"),
     MachineFact("gpus.devices[].memory_bytes", same, "{}"),
+    MachineFact("gpus.devices[].memory_used_bytes"),
     MachineFact("gpus.devices[].sm_mhz"),
     MachineFact("gpus.devices[].max_sm_mhz", same, "{} MHz at most"),
     MachineFact("gpus.devices[].memory_mhz"),

@@ -80,7 +80,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     (tmp_path / "opt/amazon/openmpi/bin/mpirun").chmod(0o755)
 
     def opened(self: Any) -> None:
-        self._nvml, self._handles = Driver(), ["one"]
+        self.nvml, self.handles = Driver(), ["one"]
 
     monkeypatch.setattr(gpu.Gpus, "_open", opened)
     monkeypatch.setattr(

@@ -196,12 +196,16 @@ def test_a_gpu_machine_shows_its_libraries_and_disks(tmp_path: Path) -> None:
 
 
 def test_gpus_with_persistence_mode_off_or_in_use_are_named() -> None:
-    devices = [{"persistence": True, "processes": 0}, {"persistence": False, "processes": 2}]
+    devices = [
+        {"persistence": True, "processes": 0, "memory_used_bytes": 0},
+        {"persistence": False, "processes": 2, "memory_used_bytes": 137 * 2**30},
+        {"persistence": True, "processes": 1},
+    ]
 
     persistence, used = gpu_warnings({"devices": devices})
 
     assert "off on GPU 1:" in persistence
-    assert "used GPU 1 " in used
+    assert used == "Other processes used GPU 1 (137.0 GiB of memory), 2 just before the benchmark."
 
 
 def test_the_mount_of_a_folder_shows_no_credentials(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pynvml
 import pytest
 
-from bai_agent.machine.gpu import DRIVER, Gpus
+from bai_agent.machine.gpu import DRIVER, Gpus, describe_gpus
 from bai_agent.machine.host_usage import HostSampler
 
 ALWAYS = {
@@ -197,6 +198,59 @@ def test_a_gpu_without_its_python_package_is_reported_once(
     assert len(caplog.records) == 1
 
 
+RESERVED, IN_USE = 644_939_776, 791_478_272
+"""Bytes of an H200 that its driver reserves, and that its programs use."""
+
+
+@pytest.fixture
+def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver with one GPU, which tells its memory and the processes on it. Nothing else can be read."""
+
+    def refuse(*_: Any) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def memory(_: str, version: int | None = None) -> SimpleNamespace:
+        # As libnvidia-ml answers: the first version counts the reserved bytes as used.
+        return SimpleNamespace(total=150_754_820_096, used=IN_USE + (0 if version else RESERVED))
+
+    for name in dir(pynvml):
+        if name.startswith(("nvmlDeviceGet", "nvmlSystemGet")):
+            monkeypatch.setattr(pynvml, name, refuse)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", str)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda _: ["one"])
+    driver = tmp_path / "nvidiactl"
+    driver.touch()
+    return driver
+
+
+def test_the_memory_in_use_leaves_out_what_the_driver_reserves(one_gpu: Path) -> None:
+    assert Gpus(driver=one_gpu).sample() == [("gpu0_memory_used_bytes", float(IN_USE), "B")]
+
+
+def test_a_driver_that_cannot_tell_reserved_memory_apart_counts_it_as_used(
+    one_gpu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = pynvml.nvmlDeviceGetMemoryInfo
+
+    def older(handle: str, version: int | None = None) -> Any:
+        if version:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return newest(handle)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", older)
+
+    assert Gpus(driver=one_gpu).sample() == [("gpu0_memory_used_bytes", float(IN_USE + RESERVED), "B")]
+
+
+def test_settings_of_a_gpu_that_cannot_be_read_are_left_out(one_gpu: Path) -> None:
+    assert describe_gpus(driver=one_gpu) == {
+        "devices": [{"memory_bytes": 150_754_820_096, "memory_used_bytes": IN_USE, "processes": 1}]
+    }
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not DRIVER.exists(), reason="needs an NVIDIA GPU")
 def test_a_gpu_reports_its_figures() -> None:
@@ -206,6 +260,7 @@ def test_a_gpu_reports_its_figures() -> None:
     assert gpus.count == len([name for name in figures if name.endswith("_temperature_celsius")])
 
     assert 0 <= figures["gpu0_utilization_percent"] <= 100
-    assert figures["gpu0_memory_used_bytes"] > 0
+    # Only an idle GPU of a machine without a screen uses no memory.
+    assert figures["gpu0_memory_used_bytes"] >= 0
     assert 0 < figures["gpu0_temperature_celsius"] < 120
     assert figures["gpu0_power_watts"] > 0
