@@ -1,5 +1,5 @@
-"""Combines several descriptors into one job with several arms. All arms run on the same machine and are
-measured in the same way."""
+"""Combines several descriptors into one job, in which each descriptor is an arm. All arms run on the same
+machine and are measured in the same way."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _OWN = {
     "output": {"metrics"},
     "repeat": {"arms", "seed"},
 }
-"""Keys that may differ between arms, or that the comparison sets."""
+"""Descriptor keys that may differ between arms, or that the comparison itself sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmFiles:
-    """An arm's own files, as the files were when the arm's job was made."""
+    """Facts about an arm's own files at the time when the job was made."""
 
     scripts: ScriptsOrigin | None
     """Origin of the arm's scripts; None if the arm has no scripts."""
@@ -52,8 +52,8 @@ class ArmFiles:
 
 
 class FileArm(ArmTable):
-    """An arm with files of its own. An arm with files of its own is generated from several descriptors; users
-    cannot write such an arm in a descriptor."""
+    """An arm with files of its own. bai generates such arms from several descriptors; users cannot write them
+    in a descriptor."""
 
     folder: Path
     """Absolute folder of the arm's descriptor, which is the base of the relative paths in this class."""
@@ -64,19 +64,20 @@ class FileArm(ArmTable):
 
 
 def file_arms(descriptor: Descriptor) -> list[FileArm]:
-    """Return the arms with files of their own. Either all arms have their own files, or no arm has."""
+    """Return the arms of a descriptor that have files of their own: either all arms, or none."""
     arms = descriptor.repeat.arms if descriptor.repeat is not None else []
     return [each for each in arms if isinstance(each, FileArm)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One of the compared descriptors, with the scripts and data that the descriptor names."""
+    """One of the compared descriptors, with the scripts and data that it names."""
 
     file: Path
     descriptor: Descriptor
     script: Script | None
-    """`[ml.script]` with absolute paths, so that two folders can be compared."""
+    """`[ml.script]` with absolute paths, so that it can be compared with that of a descriptor in another
+    folder."""
     sources: Sequence[SourceTable]
     """`[[data.sources]]` with absolute addresses."""
     models: Sequence[SourceTable]
@@ -102,7 +103,7 @@ class _Side:
 
     @property
     def at_fixed_places(self) -> list[SourceTable]:
-        """Sources whose path on the machine is absolute, and is therefore the same for all arms."""
+        """Sources with an absolute path on the machine. All arms have such a source at the same path."""
         return [each for each in self.sources if each.path.startswith(("/", "~/"))]
 
     def arm(self, name: str, shared_labels: Mapping[str, str]) -> ArmTable:
@@ -117,8 +118,8 @@ class _Side:
         )
 
     def file_arm(self, arm: ArmTable, script: Script | None, sources: Sequence[SourceTable]) -> FileArm:
-        """Return `arm` with the arm's files that the arms do not share. script, sources: the shared files,
-        which belong to the job."""
+        """Return `arm` with those of its files that the arms do not share. script, sources: the shared files,
+        which belong to the whole job."""
         return FileArm(
             **vars(arm),
             folder=self.file.absolute().parent,
@@ -137,8 +138,8 @@ def as_arms(
 ) -> Descriptor:
     """Return one descriptor whose arms are the descriptors in these files.
 
-    runs, until: values for each arm that replace the values in `[repeat]`. Raises UsageError with the key if
-    descriptors differ in a key that must be the same.
+    runs, until: values for each arm, in place of the values in `[repeat]`. Raises UsageError that names the
+    key if the descriptors differ in a key that must be the same for all arms.
     """
     sides = [_Side.read(*each) for each in zip(files, descriptors, strict=True)]
     first = sides[0].descriptor
@@ -189,7 +190,7 @@ def _check_alike(one: _Side, other: _Side) -> None:
 
 
 def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
-    """Return the task's name if all arms have the same name of the task."""
+    """Return the task's name if it is the same in all arms."""
     names = {each.info.task_name for each in descriptors}
     return names.pop() if len(names) == 1 else None
 
@@ -220,7 +221,7 @@ def _table(
 
 
 def _check_one_ranked(metrics: Sequence[MetricTable]) -> None:
-    """Raise UsageError unless exactly one metric says which values are better."""
+    """Raise UsageError unless exactly one metric sets whether higher or lower values are better."""
     if len([each for each in metrics if each.better]) != 1:
         raise UsageError(
             'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval `until` uses, in all files'
@@ -296,7 +297,7 @@ def _shared(side: _Side) -> dict[str, Any]:
     """Return the values of the keys that must be the same in all descriptors."""
     table = side.descriptor.model_dump()
     if side.models:
-        # Lists become tables, so that the message names the item and key that differ.
+        # Lists are converted to tables, so that the message can name the item and the key that differ.
         table["server"]["models"] = {str(number): vars(each) for number, each in enumerate(side.models, 1)}
     return {
         key: {name: each for name, each in value.items() if name not in _OWN.get(key, ())}

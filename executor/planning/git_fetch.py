@@ -1,5 +1,5 @@
-"""Fetches the files of one commit of a repository, only by https, and without running anything that the
-repository names.
+"""Fetches the files of one commit of a Git repository, only by https, and without running any program that
+the repository names.
 
 Git's configuration of the user and the system is ignored, so no credentials, credential helpers, hooks,
 filters (LFS) or rewritten addresses are used. Submodules are not fetched.
@@ -21,7 +21,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import UsageError
 
 FETCH_SECONDS = 600.0
-"""Longest time of a fetch together with the check-out of its files (seconds)."""
+"""Longest time for fetching a commit and checking out its files, together (seconds)."""
 MOST_BYTES = 8 << 30
 """Largest total size of the repository, its files and git's output (bytes)."""
 _LOOK_SECONDS, _TICK_SECONDS = 1.0, 0.02
@@ -40,7 +40,7 @@ _SETTINGS = (
     "submodule.recurse=false",
     "gc.auto=0",
     "maintenance.auto=false",
-    # If the server sends nothing, git gives up earlier than the deadline.
+    # git gives up before the deadline if the server sends nothing for some time.
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=60",
 )
@@ -145,12 +145,13 @@ class _Repository:
             if "did not match any file" not in str(error):
                 raise
             raise UsageError(f"the commit {commit} has no files") from error
-        # The folder is marked as a repository's root, so that ignore files of the folders above are not read.
+        # The folder with the files is marked as a repository's root, so that ignore files in the folders
+        # above it are not read.
         (self._files / wanted / ".git").mkdir(exist_ok=True)
         return self._files / wanted
 
     def _ask(self, *arguments: str) -> str:
-        """Run git in a session of its own and return git's output. If git fails to end in time, git's process
+        """Run git in a session of its own and return its output. If git does not exit in time, its process
         group is killed. Raises _GitError, UsageError, TimeoutExpired, OSError."""
         settings = [part for each in _SETTINGS for part in ("-c", each)]
         with (
@@ -181,8 +182,8 @@ class _Repository:
         TimeoutExpired."""
         next_look = 0.0
         while True:
-            # Whether git has ended is asked before the size is checked, so that the last check sees
-            # everything that git has written.
+            # The exit of git is checked before the size, so that the last check of the size covers everything
+            # that git has written.
             has_ended = _has_ended(process)
             if has_ended or time.monotonic() >= next_look:
                 self._require_size()
@@ -212,7 +213,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Return the total size of all files below `folder` (bytes), which may change while it is computed."""
+    """Return the total size of all files below `folder` (bytes). The files may change during the call."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -227,7 +228,7 @@ def _end_of(file: IO[bytes]) -> str:
 
 
 def _reason(printed: str, ref: str | None) -> str:
-    """Return why a fetch failed, according to what git printed."""
+    """Return the reason why a fetch failed, read from the output of git."""
     if _NO_REF.search(printed):
         wanted = f'branch, tag or full commit "{ref}"' if ref is not None else "default branch"
         return f"the repository has no {wanted}; correct ref"

@@ -1,4 +1,5 @@
-"""Values of the configuration for keys that a descriptor for EC2 does not set. The module does no I/O."""
+"""Takes values from the configuration for keys that a descriptor for EC2 does not set. The module does no
+I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from executor.descriptor.ec2_table import Ec2, read_reservation
 from executor.descriptor.toml_text import toml_value
 
 _LOCAL = "local"
-"""The instance type of a descriptor that does not name a type."""
+"""Value of the descriptor's instance type if the descriptor does not name a type."""
 _NAMED = ("subnets", "security_groups", "instance_profile", "public_ip")
-"""Keys that exist both in the configuration and in `[aws.ec2]`. The launch merges the two values of each
-key."""
+"""Keys that exist both in the configuration and in the descriptor's `[aws.ec2]`. The launch, not this module,
+merges the two values of such a key."""
 _VOLUME_KEYS = tuple(each.name for each in fields(Volume))
 _DEFAULT = "default"
 
@@ -40,7 +41,7 @@ class DefaultValue:
 
 
 def notes_of(defaults: Sequence[DefaultValue]) -> list[str]:
-    """Return one line for each value, with its origin."""
+    """Return one line of text per value, with the value's origin."""
     return [f"{each.key} = {toml_value(each.as_table()['value'])}, from {each.origin}" for each in defaults]
 
 
@@ -112,7 +113,8 @@ def _used_volume(written: Volume, settings: Settings) -> Iterator[DefaultValue]:
 
 
 def _chooses_market(ec2: Ec2) -> bool:
-    """Return whether `spot` decides about the market, because `run_instances` does not."""
+    """Return whether the key `spot` decides on which market the machines are requested, because
+    `run_instances` does not."""
     return "InstanceMarketOptions" not in ec2.run_instances and not read_reservation(ec2.run_instances)
 
 

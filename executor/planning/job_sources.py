@@ -1,5 +1,5 @@
-"""The sources of a job: data, scripts and the checkpoint of another job, in the form in which the agent's job
-descriptor lists sources. The module does no I/O."""
+"""Makes the list of a job's sources for the job descriptor that the agent reads: data, scripts, and the
+checkpoint of another job. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def job_sources(
     home: Path | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> tuple[Source, ...]:
-    """Return all sources for an agent on this machine. `PlanInputs` describes the arguments. Raises
-    PlanError."""
+    """Return all sources of a job whose agent runs on this machine. `PlanInputs` describes the arguments.
+    Raises PlanError."""
     of_both = (
         *_scripts(descriptor.ml.script, scripts, folder=folder),
         *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
@@ -64,7 +64,8 @@ def job_sources(
 
 
 def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
-    """Return `source` for an instance, which reads files of this machine from the staging bucket."""
+    """Return `source` as an instance needs it. An instance reads files of this machine from the staging
+    bucket."""
     path = file_path(source.src)
     if path is None:
         return source
@@ -166,8 +167,8 @@ class FoundCheckpoint(CheckpointTable):
 
 
 def plan_checkpoint(written: CheckpointTable, store: Store | None) -> Checkpoint:
-    """Return the table for the agents of a job in `store`. Raises PlanError if these agents cannot restore
-    the other job's checkpoint."""
+    """Return the checkpoint table for the agents of a job in `store`. Raises PlanError if the checkpoint of
+    another job was found, but these agents cannot restore it."""
     if written.from_ is None:
         return as_kind(Checkpoint, written)
     if not isinstance(written, FoundCheckpoint):

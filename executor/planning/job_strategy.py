@@ -1,5 +1,5 @@
-"""The strategy of a job: the number of nodes, and the processes that each node starts. The module does no
-I/O."""
+"""Makes the strategy of a job: the number of nodes, and the processes that each node starts. The module does
+no I/O."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def plan_strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> Str
 
 
 def one_node_note(descriptor: Descriptor) -> str | None:
-    """Return a note if several nodes of the descriptor run on this machine under one mpirun or in one Ray
-    cluster; otherwise None."""
+    """Return a note for the user if the descriptor has several nodes that share this machine, under one
+    mpirun or in one Ray cluster; otherwise None."""
     hardware = descriptor.hardware
     distributed = hardware.distributed
     if distributed is None or str(distributed.num_instances) == "1":
@@ -52,8 +52,8 @@ def nodes_on_this_machine(descriptor: Descriptor) -> int:
 
 
 def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
-    """Return the minimum number of nodes of a job with one node. The minimum is 1 if another machine may
-    replace a lost node."""
+    """Return the minimum number of nodes for a job with one node: 1 if another machine may replace a lost
+    node, otherwise the descriptor's minimum."""
     least = distributed.num_instances.least if distributed is not None else None
     return 1 if descriptor.elastic.replacements else least
 
@@ -72,7 +72,7 @@ def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTabl
 
 
 def _on_one_node(distributed: Distributed) -> str:
-    """Return the number of processes of all nodes together, or "gpus". GPUs are counted once, because the
-    nodes share the machine's GPUs."""
+    """Return the total number of processes of all nodes on this machine, or "gpus". GPUs are counted once,
+    because all nodes share the machine's GPUs."""
     each = distributed.processes_per_instance
     return each if each == "gpus" else str(distributed.num_instances.most * int(each))

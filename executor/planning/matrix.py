@@ -1,4 +1,4 @@
-"""The jobs of a group: the combinations of `[matrix]`, in the order in which they start."""
+"""Makes the jobs of a group from the combinations of `[matrix]`, in the order in which the jobs start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MatrixJob:
 
     job_id: Text
     set: dict[Text, Text]
-    """The job's combination: the value of each key, as the text of `--set`."""
+    """The job's combination: each key of the matrix → its value, as the text of `--set`."""
     scripts_sha256: Text | None = None
     """Checksum of the job's scripts; None if the job has no scripts."""
 
@@ -62,7 +62,7 @@ class GroupPlan:
         return list(found.values())
 
     def job_request(self, job: MatrixJob) -> JobRequest:
-        """Return the request of one of the jobs."""
+        """Return the request that runs `job`, one of the group's jobs."""
         paths = [read_key_path(key)[0] for key in (*job.set, MATRIX)]
         base = {
             key: text
@@ -86,9 +86,9 @@ def matrix_plan(
 ) -> tuple[GroupPlan, list[Finding]]:
     """Return the group of jobs that a request makes, and the warnings about these jobs.
 
-    resolve: function that looks up the other jobs and commits that the request refers to, once for all jobs.
-    digest: function that returns the checksum of a job's scripts. Raises the errors of both functions,
-    UsageError, ScriptsError, and FindingsError for the first job with mistakes.
+    resolve: function that looks up the earlier jobs and commits that the request refers to. It is called once
+    for all jobs of the group. digest: function that returns the checksum of a job's scripts. Raises the
+    errors of both functions, UsageError, ScriptsError, and FindingsError for the first job with mistakes.
     """
     job_request = replace(job_request, content=job_request.read_content())
     descriptor, _ = read_file(job_request)
@@ -121,7 +121,7 @@ def matrix_plan(
 
 
 def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, str]]:
-    """Return each combination of values as texts of `--set`; the last key changes fastest. Raises
+    """Return each combination of values, as texts of `--set`. The last key changes fastest. Raises
     UsageError."""
     texts = {
         key: [recorded([_override(key, value)])[key] for value in values] for key, values in axes.items()
@@ -137,7 +137,8 @@ def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, str]]:
 
 
 def _expanded(axes: Mapping[str, Sequence[Any]], job_request: JobRequest) -> Mapping[str, Sequence[Any]]:
-    """Return the values of each key with their variables replaced, as in the rest of the file. Raises FindingsError."""
+    """Return the values of each key, with `${NAME}` variables replaced as in the rest of the file. Raises
+    FindingsError."""
     from executor.descriptor.variables import expand_value
 
     if (variables := job_request.variables) is None:

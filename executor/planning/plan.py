@@ -37,14 +37,14 @@ _MOST_RUNS = 50
 """Maximum number of runs if `[repeat]` sets `until` but not `runs`."""
 
 _ADAPTDL_LIMITS = {"grace": timedelta(seconds=120)}
-"""Default limits of an AdaptDL job, which are the limits of AdaptDL on Ray."""
+"""Default limits of an AdaptDL job: those that AdaptDL itself uses on Ray."""
 _ADAPTDL_PAUSE = timedelta(minutes=5)
 _ADAPTDL_FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInputs:
-    """All inputs of a job except its descriptor."""
+    """All inputs of a plan except the benchmark descriptor."""
 
     folder: Path
     """Absolute folder of the descriptor, which is the base of the descriptor's relative paths."""
@@ -53,11 +53,11 @@ class PlanInputs:
     where: Literal["local", "ec2"] = "local"
     store: Store | None = None
     arguments: Sequence[str] = ()
-    """Further arguments of the benchmark, after the descriptor's arguments."""
+    """More arguments of the benchmark, which follow the arguments in the descriptor."""
     scripts: ScriptsOrigin | None = None
     """Origin of the scripts: the copy that `copy_scripts` made, or the original folder."""
     data_root: Path | None = None
-    """Folder that is put before the absolute paths of data."""
+    """Folder below which sources with absolute paths are placed."""
     home: Path | None = None
     """Folder that `~` stands for in paths of data. None on an instance, where `~` stands for the home folder
     of the job's user."""
@@ -65,12 +65,12 @@ class PlanInputs:
     sinks: Mapping[str, Any] = field(default_factory=dict)
     """Default destinations of records and output, by the names of their tables."""
     defaults: JobLimits = field(default_factory=JobLimits)
-    """Limits for keys that the descriptor does not set."""
+    """Limits that apply if the descriptor does not set them."""
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
     """Objects in the staging bucket (EC2 only), by the absolute path of the local file or folder."""
     set: Mapping[str, str] = field(default_factory=dict)
-    """Values that override the descriptor file, by their keys. The descriptor already contains these values,
-    which are passed on for the job's record."""
+    """Key → value that overrode the descriptor file. The descriptor already contains these values; the job's
+    record repeats them."""
     exclusive: bool = False
     """Whether the job waits until no other job is running on its machine."""
     arms: Mapping[str, ArmFiles] = field(default_factory=dict)
@@ -196,8 +196,9 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
 
 
 def _command(keys: str, code: str, args: str) -> tuple[tuple[str, ...], str | None]:
-    """Return the words and the script of a command. keys: the descriptor keys that contain the command.
-    Raises PlanError."""
+    """Return the words of a command, and no script. If the command has several lines, return the words of its
+    arguments, and the lines as a script. keys: the descriptor keys that contain the command. Raises
+    PlanError."""
     script = code.strip() + "\n" if is_script(code) else None
     try:
         return tuple(shlex.split(args if script else f"{code} {args}")), script
@@ -228,8 +229,8 @@ def _server(descriptor: Descriptor) -> Server | None:
 def _limits(
     descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, strategy: StrategyTable
 ) -> Limits:
-    """Return the limits. A limit in the descriptor overrides the configuration, even if the limit equals the
-    default."""
+    """Return the job's limits. A limit that the descriptor sets overrides the configuration, even if it
+    equals the default."""
     limits = Limits(
         **{
             each.name: getattr(
@@ -335,7 +336,7 @@ def _arm(descriptor: Descriptor, written: ArmTable, inputs: PlanInputs) -> Arm:
 
 
 def _words(code: str | None) -> tuple[str, ...]:
-    """Return a command and its arguments. A command of several lines is run by /bin/sh."""
+    """Return a command and its arguments. /bin/sh runs a command of several lines."""
     if code is None:
         return ()
     return ("/bin/sh", "-c", code.strip()) if is_script(code) else tuple(shlex.split(code))
@@ -349,8 +350,8 @@ def _end(descriptor: Descriptor) -> End:
 
 
 def _check_remote(descriptor: Descriptor) -> None:
-    """Raise PlanError if a secret is in this machine's environment, or if an address would put a secret into
-    user data."""
+    """Raise PlanError if a secret would be read from this machine's environment, or if an address would put a
+    secret into an instance's user data."""
     references = {f"env.secrets.{name}": value for name, value in descriptor.env.secrets.items()}
     references |= {".".join(path): text for path, text in sink_secrets(descriptor).items()}
     for key, reference in references.items():
@@ -381,7 +382,7 @@ def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
     named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
     of_run = next((each for each in OfRun if each.value == named), None)
     if of_run is not None and all(each.name != named for each in metrics):
-        # `until` may name a resource of the runs for which there is no table.
+        # `until` may name a resource metric of the runs that no table of metrics contains.
         own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
         metrics.append(own)
     return tuple(metrics)
@@ -397,7 +398,7 @@ def _metric(written: MetricTable, *, warmup: timedelta | int | None) -> Metric:
     if written.warmup is not None:
         warmup = written.warmup
     if written.of_run is not None:
-        warmup = None  # A run has one value of a resource, at the run's end.
+        warmup = None  # Each run has only one value of a resource metric, which is measured at the run's end.
     return as_kind(
         Metric,
         written,

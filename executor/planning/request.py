@@ -1,4 +1,4 @@
-"""A request to run a benchmark, and the reading of the request's descriptor."""
+"""Defines a request to run a benchmark, and reads the descriptor of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.errors import UsageError
 
-# The reader is imported in the functions that read a descriptor, because commands that only show jobs also
+# The functions that read a descriptor import the reader themselves, because commands that only show jobs also
 # load this module.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from executor.descriptor.variables import Variables
 
 REF_KEY = "ml.script.ref"
-"""Descriptor key of the commit of the scripts' repository. The `set` of a job always contains this key."""
+"""Descriptor key that names the commit of the scripts' repository. If a job's scripts are from a repository,
+the job's `set` always contains this key."""
 LAST = "last"
 """Word that stands for the newest job in commands."""
 MATRIX = "matrix"
-"""Descriptor table that makes a group of jobs. Each job's record contains `--set matrix={}`, so that `--like`
-runs this job alone."""
+"""Descriptor table that makes a group of jobs. The record of each job of a group contains `--set matrix={}`,
+so that `--like` runs this one job and not the whole group."""
 _JOB_OF_GROUP = re.compile(r"(.+)\.\d{3}(?:\.\d+)?")
 UNDRAWN_ID = "drawn-at-submission"
-"""Placeholder of the job id in the plan of a launch that is not submitted."""
+"""Placeholder for the job id if a launch is only planned and not submitted."""
 
 
 class FindingsError(BaiError):
@@ -58,14 +59,15 @@ class OtherArms:
     runs: int | None = None
     """Number of runs of each arm; None if the descriptors set the number."""
     until: float | None = None
-    """Relative half-width of the interval that ends the runs; None if the descriptors set the half-width."""
+    """Relative half-width of the confidence interval at which the runs end; None if the descriptors set
+    it."""
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRequest:
-    """The benchmark service's additions to a job: the client's ids, and the scripts that were fetched for the
-    job."""
+    """What the benchmark service adds to a job: the ids of the client and of the request, and the scripts
+    that were fetched for the job."""
 
     action_id: str
     client_id: str
@@ -100,7 +102,7 @@ class JobRequest:
 
     file: Path
     on: str | None = None
-    """Backend that replaces the descriptor's backend; None if the descriptor's backend is used."""
+    """Backend on which the job runs, in place of the descriptor's backend; None if the descriptor decides."""
     arguments: tuple[str, ...] = ()
     data_root: Path | None = None
     script: Path | None = None
@@ -108,13 +110,13 @@ class JobRequest:
     overrides: tuple[Override, ...] = ()
     """Values that override the file's values."""
     content: bytes | None = None
-    """Descriptor text of the earlier job that is run again; None if the file's current text is used."""
+    """Descriptor text of the earlier job that is run again. None if the current text of `file` is used."""
     scripts: Path | None = None
-    """Copy of the scripts that the earlier job saved, or the files of a commit. The copy or these files
-    replace the descriptor's scripts."""
+    """Folder that replaces the descriptor's scripts: the copy that an earlier job saved, or the files of a
+    commit."""
     of_copy: bool = False
-    """Whether `scripts` or `script` is a copy of an earlier job's scripts, or comes from a commit. If so, the
-    folder's commit does not describe these scripts."""
+    """Whether `scripts` or `script` is a copy of an earlier job's scripts, or comes from a commit. In both
+    cases, the commit of the descriptor's folder does not describe these scripts."""
     git: Git | None = None
     """Commit of the files in `scripts` or `script`; None if unknown."""
     other_arms: OtherArms | None = None
@@ -124,8 +126,8 @@ class JobRequest:
     variables: Variables | None = None
     """Environment for `${NAME}` in the descriptor; None if `${NAME}` is not expanded."""
     flags: Flags | None = None
-    """Options from which the descriptor's values come, if the descriptor was made for a script; None if the
-    user wrote the descriptor."""
+    """Descriptor key → option that set it, if bai made the descriptor for a script. None if the user wrote
+    the descriptor."""
     service: ServiceRequest | None = None
     """The benchmark service's additions; None if the request did not come from the service. If set, the job
     uses no file of this machine, and `file` is only a name."""
@@ -143,7 +145,7 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in the store, and whether this submission made the job."""
+    """A submitted job in the store, and whether this submission created it."""
 
     record: JobRecord
     job: Job
@@ -206,8 +208,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
 def _read_other_arms(
     job_request: JobRequest, arms: OtherArms, first: Descriptor, findings: list[Finding]
 ) -> tuple[Descriptor, list[Finding]]:
-    """Return one descriptor made of `first` and the files of `arms`, with the warnings about all
-    descriptors."""
+    """Return the descriptor that combines `first` and the descriptors in the files of `arms`, with the
+    warnings about all of them."""
     from executor.descriptor import load
     from executor.planning.arms import as_arms
 
@@ -228,8 +230,8 @@ def _read_other_arms(
 
 
 def set_values(job_request: JobRequest) -> dict[str, str]:
-    """Return the values for the job's record: values set by options, and values in which variables were
-    expanded.
+    """Return the values that the job's record must contain to repeat the job: values that options set, and
+    values in which variables were expanded.
 
     Values of other arms are recorded only in the arms. Raises OSError if the file is gone.
     """

@@ -1,5 +1,5 @@
-"""The job that a request makes: the job's files on this machine, its descriptor, and the checks before the
-job is created."""
+"""Plans the job of a request: finds the job's files on this machine, makes its descriptor, and makes the
+checks before the job is created."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ delay a run."""
 def plan_inputs(
     job_request: JobRequest, settings: Settings, *, job_id: str, store: Store, scripts: ScriptsOrigin | None
 ) -> PlanInputs:
-    """Return the inputs of the plan of `job_request` that do not depend on the backend. The function queries
-    git. scripts: origin of the scripts."""
+    """Return those inputs of the plan of `job_request` that do not depend on the backend. The function
+    queries git. scripts: origin of the scripts."""
     return PlanInputs(
         folder=job_request.folder,
         job_id=job_id,
@@ -123,8 +123,8 @@ def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict
 
 
 def _commit(job_request: JobRequest) -> Git | None:
-    """Return the commit of the request's folder, or the known commit of a copy. Git is queried only for a
-    folder."""
+    """Return the commit of the request's folder or, if the scripts are a copy, the known commit of the copy.
+    Git is queried only for a folder."""
     if job_request.service is not None or job_request.of_copy:
         return job_request.git
     return _git_state(job_request.folder)
@@ -148,7 +148,7 @@ def _ask_git(folder: Path, *question: str) -> str | None:
             capture_output=True,
             timeout=_GIT_SECONDS,
             check=False,
-            # Do not take the index lock, because the user may be working in the repository.
+            # git must not lock the index, because the user may be working in the repository.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -197,7 +197,8 @@ def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
 
 
 def _asked_for(job: Job) -> Job:
-    """Return `job` without the origin of its values, and without values that `bai` looked up.
+    """Return `job` for the comparison with a job of the same id: without the origin of its values, and
+    without values that `bai` looked up.
 
     An address that was signed again counts as the same address.
     """
@@ -206,6 +207,7 @@ def _asked_for(job: Job) -> Job:
     repeat = job.repeat
     if repeat is not None:
         repeat = replace(repeat, arms=tuple(replace(each, git=None) for each in repeat.arms))
-    # Only the commit of the scripts' repository is needed to tell what runs; the other values are left out.
+    # Of the values in `set`, only the commit of the scripts' repository affects what runs, so only that value
+    # is compared.
     given = {key: value for key, value in job.set.items() if key == REF_KEY}
     return replace(job, git=None, set=given, strategy=strategy, repeat=repeat)

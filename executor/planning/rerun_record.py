@@ -1,5 +1,4 @@
-"""The request that made a job, saved in the job's record as `request.json` so that the job can be run
-again."""
+"""Saves the request of a job as `request.json` in the job's record, so that the job can be run again."""
 
 from __future__ import annotations
 
@@ -43,7 +42,9 @@ def keep_request(
     try:
         line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        return  # A path is not UTF-8. The job runs, but `--like` cannot repeat the job.
+        # A path in the request is not UTF-8, so the request is not saved. The job runs, but `--like` cannot
+        # repeat it.
+        return
     record.store.put(record.key(REQUEST), line)
 
 
@@ -120,9 +121,9 @@ def kept_descriptor(record: JobRecord) -> Descriptor:
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return the path of the copy of a job's scripts. The job store must be a folder.
 
-    The agent of a single node uses this copy itself. In a job of several nodes, each node makes its own copy
-    of the scripts, so that new files of one node do not appear on other nodes. arm: the arm that owns these
-    scripts, if arms have their own scripts.
+    In a job of one node, the benchmark runs in this copy itself. In a job of several nodes, each node copies
+    the scripts again, so that new files of one node do not appear on other nodes. arm: the arm that owns
+    these scripts, if arms have their own scripts.
     """
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)

@@ -26,7 +26,8 @@ _METRICS = ("output", "metrics")
 _PRESET = ("output", "preset")
 _ARGS = ("ml", "args")
 _INTERPRETERS = {".py": "python3", ".sh": "sh"}
-"""Interpreters by the suffix of a script. A `#!` line takes precedence over `sh`."""
+"""Interpreters by the suffix of a script's name. If the script has a `#!` line, that line takes precedence
+over `sh`."""
 _PROGRAM_STARTS = (b"#!", b"\x7fELF")
 
 
@@ -44,8 +45,8 @@ class NamedScript:
 def with_script(
     job_request: JobRequest, *, metrics: Sequence[str] = (), presets: Sequence[str] = ()
 ) -> JobRequest:
-    """Return the request with a descriptor made for the script that the request names. A request that names a
-    descriptor is returned unchanged.
+    """If the request names a script, return the request with a descriptor that is made for this script. If
+    the request names a descriptor, return it unchanged.
 
     metrics: texts NAME=REGEX. presets: names. Relative paths of the descriptor start at the current folder. Raises UsageError.
     """
@@ -111,11 +112,12 @@ def _begins_as_program(file: Path) -> bool:
         with file.open("rb") as content:
             return content.read(4).startswith(_PROGRAM_STARTS)
     except OSError:
-        return False  # The reader of descriptors reports the error.
+        return False  # The error is ignored here, because the reader of descriptors reports it.
 
 
 def _member(folder: Path, name: str) -> str:
-    """Return the path of the script `name` relative to `folder`. `name` may also begin with the folder."""
+    """Return the path of the script `name` relative to `folder`. `name` is relative to `folder`, or begins
+    with the path of `folder`."""
     for path in (folder / name, Path(name)):
         inside = os.path.relpath(path, folder)
         mode = find_mode(path)
@@ -125,8 +127,8 @@ def _member(folder: Path, name: str) -> str:
 
 
 def _check_folder(script: NamedScript) -> None:
-    """Raise UsageError for "/", home and the temporary folder, which must not be copied whole, and for names
-    that a command cannot contain."""
+    """Raise UsageError if the folder is "/", the home folder or the temporary folder, which must not be
+    copied as a whole, or if its name cannot be part of a command."""
     folder = os.path.realpath(script.folder)
     shared = {os.path.realpath(each) for each in ("/", os.path.expanduser("~"), tempfile.gettempdir())}  # noqa: PTH111 - never fails
     if folder in shared:
@@ -157,8 +159,8 @@ def _read_metric(text: str) -> dict[str, str]:
 def _descriptor(
     script: NamedScript, job_request: JobRequest, *, metrics: list[dict[str, str]], presets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the descriptor's table without the overrides, which are applied later in the same way as to a
-    file."""
+    """Return the descriptor as a table, without the overrides. They are applied later, as to a descriptor in
+    a file."""
     engine = _engine(job_request)
     hardware: dict[str, Any] = {} if engine == "aws.ec2" else {"instance_type": "local"}
     if str(_value_at(job_request.overrides, _NODES) or 1) != "1":
@@ -183,7 +185,8 @@ def _descriptor(
 
 
 def _engine(job_request: JobRequest) -> str:
-    """Return the backend: the backend of `--on`, otherwise EC2 if an instance type is named."""
+    """Return the backend for the descriptor: the one that `--on` names; otherwise EC2 if the user names an
+    instance type."""
     if job_request.on is not None:
         return "aws.ec2" if job_request.on == "ec2" else "local"
     named = _value_at(job_request.overrides, _INSTANCE_TYPE)

@@ -1,4 +1,4 @@
-"""Selects a benchmark's own files in a folder, and copies these files for a job. The copy is made at
+"""Selects the files of a benchmark's scripts in a folder, and copies them for a job. The copy is made at
 submission, so that later changes in the folder do not affect a running or resumed job."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".baiignore")
-"""Files with ignore rules, in the order in which the files of each folder are read. Later rules override
-earlier rules, so `!data/` in .baiignore includes data/."""
+"""Names of files with ignore rules. In each folder, they are read in this order, and later rules override
+earlier rules. So `!data/` in .baiignore includes data/ even if .gitignore names it."""
 
 LEFT_OUT = frozenset(
     {
@@ -37,7 +37,7 @@ again.
 
 _PIECE = 2**20
 _NAMED = 10
-"""Maximum number of left-out names in a message."""
+"""Maximum number of left-out files that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,8 @@ class ScriptsOrigin:
 
 
 def one_member(script: Path) -> ScriptsOrigin:
-    """Return a scripts' folder whose only member is the file or folder `script`. Raises ScriptsError."""
+    """Return the origin of scripts whose folder has only one member, the file or folder `script`. Raises
+    ScriptsError."""
     path = Path(os.path.abspath(script))  # noqa: PTH100 - Path.absolute keeps "."
     try:
         mode = path.stat().st_mode
@@ -146,9 +147,10 @@ def one_member(script: Path) -> ScriptsOrigin:
 def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
     """Return the files of `folder` that belong to the benchmark. Raises ScriptsError.
 
-    Left out are the files that .gitignore and .baiignore name (in the folder, below the folder, and above it
-    up to the repository's root), names in `LEFT_OUT`, virtual environments, and the folders `leave_out`,
-    because the job store may be inside `folder`. Links must stay inside the folder.
+    The following files do not belong to the benchmark: those that .gitignore and .baiignore files name (in
+    the folder, below it, and above it up to the repository's root), names in `LEFT_OUT`, virtual
+    environments, and the folders `leave_out`. The job store is one of `leave_out`, because it may be inside
+    `folder`. Links must stay inside the folder.
     """
     root = folder.resolve()
     if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
@@ -289,8 +291,8 @@ def _inner_link(path: Path, root: Path) -> str:
 
 
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
-    """Return whether `path` is left out because of its name or kind. Only .baiignore can include such a name,
-    because `!*/` in a .gitignore has another purpose."""
+    """Return whether `path` is left out because of its name or kind. Only a rule in .baiignore can include
+    such a path, because `!*/` in a .gitignore has another purpose."""
     # Path.is_file raises for a folder that bai may not enter, but such a folder may still be ignored.
     environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
     if path.name not in LEFT_OUT and not environment:
@@ -299,8 +301,8 @@ def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
 
 
 def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
-    """Return the verdict of the nearest rules that mention the path, as git does; `otherwise` if no rules
-    mention the path."""
+    """Return the verdict of the rules nearest to the path that mention it, as git does. Return `otherwise` if
+    no rules mention the path."""
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:

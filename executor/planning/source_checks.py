@@ -1,4 +1,4 @@
-"""Checks before the run whether web servers have a job's sources, so that a wrong address is reported at
+"""Checks at submission whether web servers have a job's sources, so that a wrong address is reported at
 once."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})
-"""HTTP statuses that do not change with time. The pull retries after any other status."""
+"""HTTP statuses that a retry would not change. After any other status, the agent's pull retries the
+request."""
 _REQUEST_SECONDS = 3.0
 _ALL_SECONDS = 5.0
 _AT_ONCE = 8
@@ -23,8 +24,8 @@ _AT_ONCE = 8
 
 def refused_sources(sources: Sequence[Source]) -> list[str]:
     """Return a sentence for each source that its web server refuses or does not have. The check takes at most
-    a few seconds. Sources that are already in place are skipped. A slow or broken server is not counted as a
-    refusal.
+    a few seconds. Sources that already exist on this machine are skipped. A server that is slow or broken
+    does not count as refusing a source.
     """
     asked = [
         each
@@ -46,7 +47,8 @@ def refused_sources(sources: Sequence[Source]) -> list[str]:
 
 
 def _is_there(path: Path) -> bool:
-    # A relative path is in the job's own folder, which is new, so the file cannot be there yet.
+    # A source with a relative path goes into the job's own folder, which is new, so the file cannot exist
+    # yet.
     return path.is_absolute() and os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that may not be entered
 
 

@@ -1,5 +1,5 @@
-"""Makes a benchmark descriptor from a request of `bai time`. Each command is an arm of one job; the runs are
-in shuffled blocks."""
+"""Makes a benchmark descriptor from the options of `bai time`. Each timed command becomes an arm of one job,
+whose runs are made in shuffled blocks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _DEFAULT_SHELL = "/bin/sh"
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Commands before and after the timed commands: one for all timed commands, or one for each timed
-    command. Parameters also replace `{x}` in these commands."""
+    """Commands that run before and after the timed commands: either one for all timed commands, or one per
+    timed command. The values of parameters also replace `{x}` in them."""
 
     prepare: Sequence[str] = ()
     """Commands that run before each run."""
@@ -63,8 +63,8 @@ class TimedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCount:
-    """Number of runs of each command. If nothing is set, a command runs at least ten times, and as often as
-    fits into three seconds."""
+    """Number of runs of each timed command. If the user sets nothing, a command runs for about three seconds,
+    but at least ten times."""
 
     runs: int | None = None
     until: str | None = None
@@ -281,8 +281,8 @@ def _step(
     values: Mapping[str, str],
     shell: str | None,
 ) -> str | None:
-    """Return the step of a command: the command's own step, or the step that all commands share. Raises
-    UsageError."""
+    """Return the command to run before or after a timed command: its own one, or the one that all timed
+    commands share. Raises UsageError."""
     if not given:
         return None
     if len(given) not in (1, commands):
@@ -319,11 +319,11 @@ def _cut(text: str) -> str:
 
 _MOST_VALUES = 1000
 _SEVERAL = {"-L": 1, "--parameter-list": 1, "-P": 2, "--parameter-scan": 2}
-"""Number of values after the name for each such option, as in hyperfine."""
+"""Option → number of values that follow the name on the command line, as in hyperfine."""
 
 
 def joined_words(args: Sequence[str]) -> list[str]:
-    """Return the command line with the words of each such option joined into one word."""
+    """Return the command line in which the words of each option in `_SEVERAL` are joined into one word."""
     found: list[str] = []
     left = list(args)
     while left:
