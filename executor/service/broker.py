@@ -1,4 +1,5 @@
-"""The service's connections to Kafka: topics, a consumer, a sender with acknowledgements, and the partitions of this replica."""
+"""Connects the service to Kafka: creates topics, consumes messages, sends messages with acknowledgements, and
+tracks the partitions of this replica."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from executor.configuration.service_config import ServiceTable
 from executor.errors import MessageTooLargeError, SendError
 from executor.service.events.messages import Message
 
-# The library is imported in functions, as in the agent, because kafka-python takes half a second to import.
+# kafka-python is imported in functions, as in the agent, because its import takes half a second.
 if TYPE_CHECKING:
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -27,7 +28,7 @@ _MOST_RECORDS = 10
 """Maximum number of records in one poll. Each record needs one or two requests to the store before the next
 poll."""
 _LARGEST = 32 * 2**20
-"""Largest message that the library sends (bytes). The broker has its own limit."""
+"""Largest message that kafka-python sends (bytes). The broker has a limit of its own."""
 
 
 def make_topics(kafka: Kafka, table: ServiceTable) -> None:
@@ -42,11 +43,11 @@ def make_topics(kafka: Kafka, table: ServiceTable) -> None:
 
 
 class Rebalance:
-    """A rebalance of the consumer group, and the rebalance's duration.
+    """Tracks whether a rebalance of the consumer group is in progress, and for how long.
 
     kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out
-    between JoinGroup and the answer to SyncGroup, the next poll assumes that the consumer has joined the
-    group, and no more heartbeats are sent. Only a new consumer solves this problem.
+    between JoinGroup and the answer to SyncGroup, the next poll wrongly assumes that the consumer has joined
+    the group, and the consumer sends no more heartbeats. Only a new consumer solves this problem.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class Rebalance:
         return None if since is None else self._clock() - since
 
     def begun(self, _revoked: Collection[Any]) -> None:
-        """Record that partitions were revoked. `open_consumer` registers this method."""
+        """Record that Kafka has revoked this consumer's partitions. `open_consumer` registers this method."""
         self._since = self._clock()
 
     def ended(self, _assigned: Collection[Any]) -> None:
-        """Record that an assignment was made, even an assignment without partitions. `open_consumer`
+        """Record that Kafka has assigned partitions to this consumer, possibly none. `open_consumer`
         registers this method."""
         self._since = None
         self._assigned()
@@ -95,7 +96,7 @@ def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> Ka
             **own,
             client_id=table.group,
             group_id=table.group,
-            # A new group must not miss messages that were published before its first poll.
+            # A new consumer group must not miss messages that were published before its first poll.
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             allow_auto_create_topics=False,
@@ -106,14 +107,15 @@ def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> Ka
             metrics_enabled=False,
         )
         consumer.subscribe(topics, listener=Listener())
-        # Without known partitions, the first assignment would be empty, and a second rebalance would follow.
+        # The topics' partitions are fetched before the consumer joins the group. Otherwise the first
+        # assignment would be empty, and a second rebalance would follow.
         for topic in topics:
             consumer.partitions_for_topic(topic)
         return consumer
 
 
 class Sender:
-    """Sends messages one by one, and waits for Kafka's acknowledgement. Several threads may use a
+    """Sends messages one by one, and waits for Kafka's acknowledgement of each. Several threads may use a
     `Sender`."""
 
     def __init__(self, kafka: Kafka, *, client_id: str) -> None:
@@ -136,7 +138,7 @@ class Sender:
             future = producer.send(topic, key=key, value=value)
             future.get(timeout=_ACKNOWLEDGED_S)
         except MessageSizeTooLargeError as error:
-            # An idempotent producer cannot be used after a refusal.
+            # After the broker has refused a message, an idempotent producer cannot be used any more.
             self._drop(producer)
             raise MessageTooLargeError(f"Kafka does not take a message for {topic}: {error}") from error
         except (KafkaError, AssertionError, ValueError) as error:
@@ -190,8 +192,8 @@ def _open_producer(kafka: Kafka, client_id: str) -> KafkaProducer:
 
 
 def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | None:
-    """Return the number of unread messages of the assigned partitions; None if the broker has not reported
-    the number yet."""
+    """Return the number of unread messages in the assigned partitions; None if the broker has not reported
+    that number yet."""
     known = [consumer.highwater(each) for each in partitions]
     if not known or None in known:
         return None
@@ -204,9 +206,9 @@ class PartitionOwnership:
     """Assigns open jobs to replicas. A replica monitors the jobs of clients whose partition of the requests'
     topic the replica holds.
 
-    Kafka's consumer group assigns partitions to replicas. The partitions of a dead replica, and with them its
-    jobs, go to the other replicas. Two replicas may monitor the same job for a moment, because the store
-    decides which messages are sent.
+    Kafka's consumer group assigns partitions to replicas. If a replica dies, Kafka assigns its partitions to
+    the other replicas, which then monitor its jobs. Two replicas may monitor the same job for a moment. This
+    does no harm, because the store decides which messages are sent.
     """
 
     def __init__(self) -> None:
@@ -228,7 +230,8 @@ class PartitionOwnership:
         return bool(count) and client_partition(client_id, count) in held
 
     def may_own(self, client_id: str) -> bool:
-        """Return whether this replica monitors the client's jobs, or does not know its partitions yet."""
+        """Return whether this replica monitors the client's jobs. Also return True if this replica does not
+        know its partitions yet."""
         return not self._held[1] or self.owns(client_id)
 
     @property
@@ -238,8 +241,8 @@ class PartitionOwnership:
 
 
 def client_partition(client_id: str, count: int) -> int:
-    """Return the partition that Kafka's clients choose by default for the key `client_id`. count: number of
-    partitions."""
+    """Return the partition that Kafka client libraries choose by default for the key `client_id`. count:
+    number of partitions."""
     from kafka.partitioner.default import murmur2
 
     number: int = murmur2(client_id.encode()) & 0x7FFFFFFF

@@ -1,5 +1,5 @@
-"""Carries out the commands of the service's users. The only command cancels one of the user's jobs, with the
-job's children."""
+"""Carries out the commands that users send to the service. The only command cancels a job of the user,
+together with the job's children."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Commands:
         except InvalidArgumentsError as error:
             return ReturnCode.INVALID_ARGUMENTS, f"{_FAILED}Invalid args: {error}", None
         target = action_job_id(arguments.target)
-        # The answer is the same for another client's job and for a job that never existed, so that the answer
-        # reveals nothing.
+        # The answer about another client's job is the same as about a job that never existed, so that the
+        # answer does not reveal other clients' jobs.
         names = [target]
         if arguments.cascade:
             names += self._entries.keep_targets(entry.name, lambda: self._open_children(target))
@@ -99,8 +99,8 @@ class Commands:
         return ReturnCode.FAILED, f"{_FAILED}no job of yours was found for {arguments.target}", None
 
     def _open_children(self, parent: str) -> list[str]:
-        """Return the open children of a request. Ended children are left out, because a scheduled request may
-        have thousands of them."""
+        """Return the open children of a request. Children that have ended are left out, because a scheduled
+        request may have thousands of them."""
         there = set(self._entries.open_names())
         return [each for each in self._entries.children(parent) if each in there]
 
@@ -130,8 +130,8 @@ class Commands:
             )
 
         if not ours:
-            # The message is stored before the cancellation, because a launch that sees the cancellation sends
-            # this message before its own last message.
+            # The message about the cancellation is stored before the cancellation, because a launch that sees
+            # the cancellation sends this message before its own last message.
             outbox.keep(CANCELLED, make)
             record.cancel(by=mark)
         outbox.post(CANCELLED, make)
@@ -140,7 +140,7 @@ class Commands:
 
 
 def _is_job_of(owner: Owner, record: JobRecord) -> bool:
-    """Return whether a job belongs to the owner. A job of this id may also have been submitted without the
+    """Return whether a job belongs to `owner`. A user may also have submitted a job of this id without the
     service. Raises DescriptorError."""
     if not record.exists():
         return True
@@ -155,8 +155,8 @@ def is_by_command(record: JobRecord) -> bool:
 
 
 def _cancelled_by(record: JobRecord) -> str:
-    """Return the author of a cancellation; "" if there is no cancellation, or if `cancel.json` was not
-    written by the service. Even a file that the service did not write cancels the job."""
+    """Return the author of a cancellation; "" if there is no cancellation, or if the service did not write
+    `cancel.json`. A `cancel.json` of any writer cancels the job."""
     try:
         return str((record.read_object(record.key("cancel.json")) or {}).get("by", ""))
     except RecordError:

@@ -1,4 +1,4 @@
-"""The service's counters for Prometheus, and the service's readiness."""
+"""Counts what the service does, for Prometheus, and reports whether the service is ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FRESH_S = 60.0
-"""Maximum age of the last poll for which the service counts as ready (seconds)."""
+"""The service counts as ready if its last poll of Kafka is not older than this (seconds)."""
 
 
 class ServiceCounters:

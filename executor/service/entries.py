@@ -1,5 +1,5 @@
-"""The accepted events in the bucket. `open/<entry>/` contains the whole event until its last message has been
-sent.
+"""Stores the accepted events in the bucket. `open/<entry>/` contains the whole event until the last message
+about it has been sent.
 
 ```
 open/<entry>/event.json               the event, from its acceptance to its last message
@@ -34,7 +34,8 @@ from executor.service.events.event import ENVELOPE, MAX_ID, Event, read_event
 from executor.service.events.requests import action_job_id
 
 MAX_EVENT = 700_000
-"""Maximum size of an event that answers repeat (bytes). A broker accepts messages of up to a megabyte."""
+"""Answers repeat an event only up to this size (bytes), because a Kafka broker accepts messages of up to a
+megabyte."""
 _VERSION = 1
 _MICRO = 1_000_000
 _COST = re.compile(r"cost-([0-9a-f]{32})-([0-9]{1,30})")
@@ -97,8 +98,8 @@ class Entries:
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:
-        """Store an event unless it was stored before, and record the event as a child of its parent's
-        request. Return the name of the event's entry."""
+        """Store an event unless it is already stored. If its request has a parent, record it as a child of
+        the parent. Return the name of the event's entry."""
         owner = Owner(client_id=event.client_id, action_id=event.action_id)
         digest = hashlib.sha256(f"{owner.client_id}\0{owner.action_id}".encode()).hexdigest()[:32]
         if kind is Kind.COMMAND:
@@ -118,15 +119,15 @@ class Entries:
         }
         for name in names:
             if self._take(name, owner, json.dumps(content, allow_nan=False).encode()):
-                # The child is recorded now, not at the launch, because a cancellation of the parent also ends
-                # waiting children.
+                # The child is recorded at acceptance and not at the launch, because a cancellation of the
+                # parent also ends children that are still waiting.
                 if kind is Kind.JOB and name == names[0] and event.parent_action_id is not None:
                     self._add_child(action_job_id(event.parent_action_id), name)
                 return name
         raise RecordError(f"{self.store.url}/open/{names[-1]}/ has another request than its name")
 
     def read(self, name: str) -> Entry | None:
-        """Return an open entry; None if the entry is not open any more."""
+        """Return the entry `name` with its event; None if the entry is not open any more."""
         content = self._get(_open(name))
         if content is None:
             return None
@@ -153,8 +154,8 @@ class Entries:
         self.forget(entry.name)
 
     def forget(self, name: str) -> None:
-        """Remove the open event of a closed entry."""
-        # The event is removed last, because replicas adopt an entry as long as the entry's event exists.
+        """Remove the folder `open/<entry>/` of a closed entry."""
+        # `event.json` is removed last, because replicas adopt an entry as long as its event exists.
         self._free(name)
         self.store.remove(_open(name))
 
@@ -165,9 +166,9 @@ class Entries:
         return list(dict.fromkeys(each.key.split("/")[1] for each in found))
 
     def reserve_cost(self, entry: Entry, dollars: float, *, most: float) -> float | None:
-        """Reserve the cost of an open request, unless the open requests of its client together could cost
-        more than `most`. Returns None, or the cost of the other requests if the total is too high. At least
-        one of two concurrent reservations sees the other reservation.
+        """Reserve the maximum cost of an open request, unless all open requests of its client together could
+        then cost more than `most`. Return None, or the cost of the client's other requests if the total is
+        too high. At least one of two concurrent reservations sees the other reservation.
         """
         client = hashlib.sha256(entry.owner.client_id.encode()).hexdigest()[:32]
         amount = math.ceil(dollars * _MICRO)
@@ -191,8 +192,8 @@ class Entries:
         return [each.key.removeprefix(prefix) for each in self.store.find(prefix)]
 
     def keep_targets(self, name: str, find: Callable[[], list[str]]) -> list[str]:
-        """Return the jobs of the command `name`: the recorded jobs, otherwise the jobs that `find` returns,
-        which are recorded for later calls."""
+        """Return the jobs that the command `name` concerns. If none are recorded, call `find` and record the
+        jobs that it returns, so that later calls return the same jobs."""
         key = f"{place(name)}/targets.json"
         content = self._get(key)
         if content is None:
@@ -223,7 +224,7 @@ class Entries:
             return closed == owner
         if self.store.put(_open(name), content, if_absent=True):
             return True
-        # The entry was closed after this process read it.
+        # Another process has closed the entry since this process read it.
         return self.owner(name) == owner
 
     def _closed(self, name: str) -> Owner | None:
@@ -241,7 +242,8 @@ class Entries:
 
 
 def place(name: str) -> str:
-    """Return the key below which the lasting objects of an entry are, without a final slash."""
+    """Return the key of the folder with those objects of an entry that stay after its end, without a final
+    slash."""
     return f"service/{name}"
 
 

@@ -1,4 +1,5 @@
-"""Reads the SQS queue with EC2's events about instances, if one is configured, on a thread of its own.
+"""Reads the SQS queue with EC2's events about instances on a thread of its own, if such a queue is
+configured.
 
 Replicas share the queue, and each message reaches only one replica. An unreadable message is deleted, because
 otherwise SQS would deliver the message repeatedly.
@@ -30,7 +31,7 @@ _WAIT_S, _MOST = 20, 10
 """Longest wait (seconds) and maximum number of messages of one request:
 https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html"""
 _HIDDEN_S = 60
-"""Time for which a received message stays hidden (seconds). The queue's own time may be longer than a job."""
+"""Visibility timeout of a received message (seconds). The queue's own timeout may be longer than a job."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _HOST = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
 
@@ -46,8 +47,8 @@ class EventQueue:
         heard: Callable[[Sequence[InstanceEvent]], None],
         counters: ServiceCounters,
     ) -> None:
-        """heard: called with the events of one request. If `heard` raises BaiError, the events are delivered
-        again later."""
+        """heard: called with the events that one request to SQS returned. If `heard` raises BaiError, SQS
+        delivers the events again later."""
         self._url = url
         self._aws = aws_session(settings, region=queue_region(url))
         self._heard = heard
@@ -59,8 +60,8 @@ class EventQueue:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more events. A pending request is not interrupted, because the request's messages would
-        be delivered again."""
+        """Accept no more events. A pending request to SQS is not interrupted; the messages that it returns
+        will be delivered again."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -73,7 +74,8 @@ class EventQueue:
                 trouble = ""
                 continue
             except BaiError as error:
-                # Checks continue without the queue. A lasting error is reported only once.
+                # The regular checks of jobs continue without the queue, so an error is no problem. A lasting
+                # error is reported only once.
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("the queue of EC2's events: %s", error)

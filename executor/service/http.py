@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics` over HTTP."""
+"""Serves `/healthz`, `/readyz` and `/metrics` over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class HttpEndpoints:
-    """A server on a thread of its own."""
+    """The HTTP server of the service, on a thread of its own."""
 
     def __init__(self, address: tuple[str, int], counters: ServiceCounters) -> None:
         """Raises UsageError if the server cannot listen on the address."""

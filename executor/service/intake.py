@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 TRIES = 3
 AGAIN_S = 60.0
-"""Time between two attempts to send an unreadable message after the topic has failed `TRIES` times
-(seconds)."""
+"""Time between two attempts to send an unreadable message to the topic of unreadable messages, after `TRIES`
+failed attempts (seconds)."""
 
 
 class DeadLetters:
-    """Stores messages that cannot be read. Only one thread may use this object."""
+    """Sends messages that cannot be read to a topic of their own, or stores them in the bucket. Only one
+    thread may use this object."""
 
     def __init__(
         self,
@@ -103,20 +104,20 @@ COMMANDS = ("cancel",)
 """Commands in CMD_SUBMIT that this service supports."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""Minimum number of polls within `max_poll_interval`. A round begins no more work after its share of
-`max_poll_interval`."""
+"""Each round of polling may take `max_poll_interval` divided by this number. After that time, a round begins
+no more work."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
-"""Time of a rebalance after which a new consumer is opened (seconds). A rebalance waits for each replica at
-most for its session timeout, 10 s."""
+"""If a rebalance takes longer than this, a new consumer is opened (seconds). A rebalance waits for each
+replica at most for the session timeout of 10 s."""
 _LAG_EVERY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
 class Intake:
-    """The poll loop. No step takes longer than a few seconds, so that the broker never revokes its
-    partitions."""
+    """The poll loop of the service. No step of the loop takes longer than a few seconds, so that the broker
+    does not revoke the partitions of this replica."""
 
     def __init__(
         self,
@@ -129,8 +130,8 @@ class Intake:
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """entries: entries in a store that fails fast. accepted: called with an entry, its kind and its
-        client. share: gets the partitions of this replica."""
+        """entries: the entries, in a store whose requests fail fast. accepted: called with the name, kind and
+        client of each accepted entry. share: object that is told the partitions of this replica."""
         self._kafka = kafka
         self._table = table
         self._entries = entries
@@ -163,7 +164,7 @@ class Intake:
                 except KafkaError as error:
                     log.warning("Kafka: %s; connecting again", error)
                 except Exception:
-                    # An unexpected error, in the service or in the library, must not end the service.
+                    # An unexpected error in the service or in kafka-python must not end the service.
                     log.exception("the poll loop failed by a defect; connecting again")
                 self._counters.disconnected()
                 stopping.wait(backoff.next())
@@ -206,7 +207,7 @@ class Intake:
 
     @property
     def _is_holding(self) -> bool:
-        """Whether events are held back, because the store was unreachable a moment ago."""
+        """Whether no events are taken at the moment, because the store was unreachable a moment ago."""
         return time.monotonic() < self._hold_until
 
     def _pause_or_resume(self, consumer: KafkaConsumer) -> None:
@@ -216,15 +217,15 @@ class Intake:
             consumer.resume(*consumer.paused())
 
     def _take_all(self, consumer: KafkaConsumer, polled: Mapping[Any, Sequence[Any]]) -> dict[Any, Any]:
-        """Store the polled messages; return the new offsets. After a failure, or if the time is up, the rest
-        of a partition is polled again."""
+        """Store the polled messages; return the new offsets. If a message cannot be stored or the round's
+        time is up, the remaining messages of the partition are polled again later."""
         from kafka.structs import OffsetAndMetadata
 
         done: dict[Any, Any] = {}
         late = time.monotonic() + self._table.max_poll_interval.total_seconds() / _ROUNDS
         for partition, records in polled.items():
             for record in records:
-                # If the store is slow, the next poll must not be late.
+                # The round ends early if the store is slow, because the next poll must not be late.
                 if time.monotonic() > late or not self._is_kept(record):
                     consumer.seek(partition, record.offset)
                     break
@@ -251,8 +252,8 @@ class Intake:
         try:
             consumer.commit(offsets, timeout_ms=_COMMIT_MS)
         except KafkaError as error:
-            # These messages are delivered again, to this replica or to the partition's new owner, which finds
-            # that the messages are already stored.
+            # The offsets could not be committed. Kafka delivers these messages again, to this replica or to
+            # the partition's new owner, which finds that they are already stored.
             log.warning("Kafka: the offsets could not be committed: %s", error)
 
     def _take(self, record: Any) -> None:
@@ -275,7 +276,8 @@ class Intake:
             try:
                 name = self._entries.accept(kind, event, received_ms=self._now_ms(), size=len(record.value))
             except RecordError as error:
-                # The stored object will not change, so waiting would only delay all later messages.
+                # The object in the store is broken and will not change, so waiting would only delay all later
+                # messages.
                 self._counters.events.labels(kind.value, "unreadable").inc()
                 log.warning("%s", error)
                 self._keep_letter(record, error)

@@ -1,5 +1,5 @@
-"""A queue for work outside the poll loop. The queue runs several tasks at the same time, keeps the tasks'
-order for each key, and retries tasks."""
+"""A queue for work outside the poll loop. It runs several tasks at the same time, runs tasks with the same
+key in order, and retries tasks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class LaterError(Exception):
-    """Raised if a task cannot be done now, and is to be retried."""
+    """Raised by a task that cannot be done now and is to be retried later."""
 
     def __init__(self, reason: str, *, after_s: float | None = None) -> None:
-        """after_s: time until the next attempt (seconds); None if the task failed, so that the pauses
-        grow."""
+        """after_s: time until the next attempt (seconds). None if the task failed; the pause then grows with
+        each failed attempt."""
         super().__init__(reason)
         self.after_s = after_s
 
@@ -125,7 +125,8 @@ class KeyedWorkQueue:
                 if self._ready:
                     lane = self._ready.popleft()
                     self._lanes[lane].busy = True
-                    # The thread that was woken for this task may be waiting for a later task.
+                    # This thread may be the one that waited for the time of a later task, so another thread
+                    # is woken to wait for it.
                     self._changed.notify()
                     return lane, self._lanes[lane].waiting.popleft()
                 self._changed.wait(self._later[0][0] - now if self._later else None)

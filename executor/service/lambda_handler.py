@@ -1,7 +1,7 @@
-"""A Lambda function that monitors jobs without a permanent process. A schedule calls the function each
-minute, and EC2's events call it as well.
+"""A Lambda function that monitors jobs, so that no process has to run all the time. A schedule calls the
+function each minute, and EC2's events call it as well.
 
-The function monitors launched jobs as `bai serve` does, and may run in addition to `bai serve`, because the
+The function monitors launched jobs in the same way as `bai serve`. Both may run at the same time, because the
 store decides which messages are sent. The function accepts neither requests nor commands. `handler` is the
 entry point; docs/service.md describes the setup.
 """
@@ -43,11 +43,11 @@ from executor.service.status_reporter import StatusReporter
 log = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
-"""Part of the function's time that is reserved for work in progress (seconds). Work that AWS interrupts is
-repeated a minute later."""
+"""No work is started in this last part of the function's time limit, so that work in progress can finish
+(seconds). Work that AWS interrupts is repeated a minute later."""
 _AT_ONCE = 8
 _CALLED_BY = ("aws.events", "aws.scheduler")
-"""Event sources of a schedule: a scheduled rule, and EventBridge Scheduler."""
+"""Event sources that mark a call by the schedule: a scheduled rule, or EventBridge Scheduler."""
 
 
 class Context(Protocol):
@@ -57,9 +57,9 @@ class Context(Protocol):
 
 
 def handler(event: Any, context: Context) -> dict[str, Any]:
-    """Check the jobs that an event concerns: all open jobs for a schedule, the machines' jobs for events of
-    EC2. Returns the answer to SQS for a batch, otherwise the number of checked jobs. Raises BaiError if
-    nothing could be done.
+    """Check the jobs that an event concerns. A call by the schedule concerns all open jobs; events of EC2
+    concern the jobs of the instances in them. Return the answer to SQS for a batch, otherwise the number of
+    checked jobs. Raises BaiError if nothing could be done.
     """
     return _function().handle(event, remaining_s=context.get_remaining_time_in_millis() / 1000)
 
@@ -130,13 +130,13 @@ class Function:
     def _sweep(self, reconciler: Reconciler, deadline: float) -> dict[str, Any]:
         """Check all open jobs, and terminate expired machines."""
         names = reconciler.due()
-        # The jobs are shuffled, so that different jobs are left out each minute if there is too little time
+        # The jobs are shuffled, so that the same jobs are not left out each minute if the time is too short
         # for all jobs.
         self._shuffle(names)
         with _Workers(deadline) as workers:
             reaping = workers.begin("", lambda name: reconciler.reap())
             workers.finish(workers.begin(each, reconciler.adopt) for each in names)
-            # A single request describes the machines of all these jobs.
+            # A single request to EC2 describes the machines of all these jobs.
             reconciler.describe_instances()
             done = workers.finish(workers.begin(each, reconciler.reconcile_one) for each in names)
             workers.finish([reaping])
@@ -195,8 +195,8 @@ class Function:
 
 
 class _Workers:
-    """Threads that work until a deadline. After the deadline, work in progress is abandoned, which is safe
-    because the work may be interrupted at any point."""
+    """Threads that run tasks until a deadline. Tasks that are still running at the deadline are abandoned,
+    which is safe because a task may be interrupted at any point."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -228,7 +228,7 @@ class _Workers:
             log.warning("%s: %s", name or "reaping", error)
             return None
         except Exception:
-            # An unexpected error with one job must not stop the checks of others.
+            # An unexpected error with one job must not stop the checks of the other jobs.
             log.exception("a look at %s failed by a defect", name or "what is overdue")
             return None
         return name

@@ -1,7 +1,7 @@
-"""Messages that are stored before they are sent, so that the same bytes are sent again if the process is
+"""Stores each message before it is sent, so that exactly the same bytes are sent again after the process was
 killed.
 
-`outbox/<name>.json` is a message; only its first version is stored. `outbox/<name>.sent` records that Kafka
+`outbox/<name>.json` is a message. A stored message is never replaced. `outbox/<name>.sent` records that Kafka
 has acknowledged the message.
 """
 
@@ -36,8 +36,8 @@ class Outbox:
         self._there: set[str] | None = None
 
     def keep(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Return the message `name`: the stored message, otherwise the message of `make`, which is stored.
-        Raises ValueError if there is neither a stored message nor `make`."""
+        """Return the stored message `name`. If there is none, store and return the message that `make`
+        returns. Raises ValueError if there is neither a stored message nor `make`."""
         if not self.is_kept(name):
             message = make()
             content = json.dumps(asdict(message)).encode() + b"\n"
@@ -46,8 +46,8 @@ class Outbox:
         return self._kept(name)
 
     def post(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Store the message `name`, and send the message unless it has been sent; return the message. Also
-        raises MessageTooLargeError.
+        """Store the message `name` as `keep` does, send it unless it has already been sent, and return it.
+        Also raises MessageTooLargeError.
 
         A message that is too large for Kafka is sent without the event that the message repeats.
         """

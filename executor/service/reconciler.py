@@ -1,8 +1,9 @@
 """Diagnoses launched jobs, publishes their statuses, and does everything that is due for their machines.
 
 A check lists two folders of the store for each job, and queries EC2 once for all jobs of a region. A job
-without news is checked less and less often, down to once a minute, but at once after a machine's end or an
-event of EC2. Several processes may check the same job, because the store decides which messages are sent.
+without news is checked less and less often, down to once a minute. It is checked at once if one of its
+machines has ended or EC2 sends an event about one. Several processes may check the same job, because the
+store decides which messages are sent.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ from executor.service.status_reporter import StatusReporter, statuses_due
 log = logging.getLogger(__name__)
 
 REAP_S = 60.0
-"""Time between two checks of jobs without an open entry, and of expired machines (seconds)."""
+"""Time between two searches for expired machines and for due work of jobs without an open entry (seconds)."""
 _RECONCILE_S = 60.0
 _LONGEST_PAUSE_S = 60.0
 _PAUSES = 4
-"""Longest pause between two checks of a job without news, as a multiple of the shortest pause."""
+"""The longest pause between two checks of a job without news is this many times the shortest pause."""
 _UNLAUNCHED_S = 30.0
 """Time between two checks of a request that another process is launching (seconds)."""
 _CANCEL_SAID_S = 120.0
-"""Longest time (seconds) for which the report of a cancelled job's end is delayed until the cancel command is
-answered."""
+"""The report of a cancelled job's end waits until the cancel command is answered, but at most for this time
+(seconds)."""
 
 
 @dataclass
@@ -85,13 +86,13 @@ class _Job:
     """Pause after the last check (seconds)."""
     next_look: float = float("-inf")
     left: bool = False
-    """Whether a node had a result, but the job did not, at the last check."""
+    """Whether, at the last check, a node of the job had a result but the job itself did not."""
     ended: float | None = None
-    """Monotonic time at which the result was first seen (seconds); None before the result was seen."""
+    """Monotonic time at which a check first found the job's result (seconds); None until then."""
 
 
 class Reconciler:
-    """Checks jobs, several jobs at the same time, but each job by only one thread."""
+    """Checks jobs. Several jobs may be checked at the same time, but each job by only one thread."""
 
     def __init__(
         self,
@@ -109,9 +110,9 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """jobs: the job store. holds: function that returns whether this replica monitors a client's jobs.
-        stays: whether the process continues for further checks. describe: function that returns the benchmark
-        descriptor of a request, which is needed to launch machines for running jobs; if None, no machines are
-        launched. every: time between two calls of `due`."""
+        stays: whether this process will check the jobs again later. describe: function that returns the
+        benchmark descriptor of a request, which is needed to launch machines for running jobs; if None, no
+        machines are launched. every: time between two calls of `due`."""
         self._entries = entries
         self._store = jobs
         self._settings = settings
@@ -127,14 +128,15 @@ class Reconciler:
         """Client of each open entry that was read."""
         self._jobs: dict[str, _Job] = {}
         self._unlaunched: dict[str, float] = {}
-        """Time of the next check of each request that is not launched yet."""
+        """Time of the next check of each request whose job is not launched yet."""
         self._known: dict[str, list[Instance] | None] = {}
-        """The jobs' machines at the last check; None if EC2 could not be queried."""
+        """The machines of each job at the last check; None if EC2 could not be queried."""
         self._called: set[str] = set()
-        """Jobs that an event concerns. The jobs of an event are checked at once, even if they belong to
-        another replica."""
+        """Jobs that an event of EC2 concerns. They are checked at once, even if they belong to another
+        replica."""
         self._aws = aws_sessions(settings)
-        # Machines are launched only for requests, because the configuration limits the senders of requests.
+        # Machines are launched only for jobs of the service's requests, because the configuration limits who
+        # may send requests.
         self._looks = BucketLook(
             settings=settings,
             store=jobs,
@@ -158,7 +160,8 @@ class Reconciler:
         mine = [name for name in sorted(names) if self._is_mine(name, now)]
         _keep_only(names, self._clients)
         _keep_only(names, self._unlaunched)
-        # A job that has moved to another replica is read again if the job returns to this replica.
+        # Jobs that have moved to another replica are forgotten here. If a job returns to this replica, it is
+        # read again.
         _keep_only(mine, self._jobs)
         self._counters.jobs.set(len(self._jobs))
         self.describe_instances()
@@ -212,14 +215,14 @@ class Reconciler:
         if job is None:
             return
         with about_action(job.action_id):
-            # The listing that `adopt` used may be older than this check.
+            # The cached listing that `adopt` used may be older than this check, so it is dropped.
             job.store.forget()
             try:
                 quiet = self._reconcile_one(name, job, called=called)
             finally:
                 job.store.forget()
-        # The check is recorded only after success, so that a status that could not be sent is sent at the
-        # next check.
+        # A check is recorded only if it succeeds, so that the next check sends a status that this check could
+        # not send.
         self._plan_next_look(job, quiet=quiet)
 
     def reap(self) -> None:
@@ -295,7 +298,7 @@ class Reconciler:
         """Check a job; return whether the check found nothing new."""
         if job.ended is None and self._is_reconcile_due(name, job, called=called):
             self._reconcile(name, job)
-        # The result is read before the events, so that all events of an ended job are read.
+        # The result is read before the events, so that all events of a job that has ended are read.
         result = self._result(job)
         any_new = self._read_events(job) | self._read_changes(job)
         quiet = not any_new and not called and job.ended is None
@@ -321,8 +324,8 @@ class Reconciler:
         self._jobs.pop(entry.name, None)
 
     def _result(self, job: _Job) -> JobResult | None:
-        """Return the job's result, which is written only once. None if there is no result, or if the answer
-        to a cancel command has not been sent yet. Raises StoreError."""
+        """Return the job's result. None if there is no result, or if the answer to a cancel command has not
+        been sent yet. Raises StoreError."""
         if job.record.result() is None or self._waits_for_cancel(job):
             return None
         # `result_of` also finds a node's result.
@@ -346,7 +349,7 @@ class Reconciler:
         attempt = AttemptRecord(job.record, job.monitor.attempt)
         control = attempt.control()
         if control.begun:
-            # The first node, whose events are read, may never have begun.
+            # The events of the first node are read, but the first node may never have begun.
             job.phases.add("run")
         new = set(control.decided) - job.changes.keys()
         for number in sorted(new):
@@ -363,7 +366,8 @@ class Reconciler:
         job.pause_s = (
             min(2 * job.pause_s, longest_s) if quiet and job.pause_s and not job.left else self._every_s
         )
-        # The time is rounded to the nearest call of `due`, because the calls are not exactly periodic.
+        # The time of the next check is rounded to the nearest call of `due`, because these calls are not
+        # exactly periodic.
         job.next_look = self._clock() + job.pause_s - self._every_s / 2
 
     def _has_gone(self, name: str) -> bool:
@@ -399,8 +403,8 @@ class Reconciler:
         log.debug("%s", found.sentence)
 
     def _waits_for_cancel(self, job: _Job) -> bool:
-        """Return whether the answer to a cancel command, which must precede the report of the job's end, is
-        still missing."""
+        """Return whether the answer to a cancel command is still missing. The answer must be sent before the
+        report of the job's end."""
         job.ended = self._clock() if job.ended is None else job.ended
         if not is_by_command(job.record):
             return False
@@ -408,7 +412,8 @@ class Reconciler:
             return False
         if self._stays:
             return self._clock() - job.ended <= _CANCEL_SAID_S
-        # This process may not have made the earlier checks, but the store knows the time of the result.
+        # The time of the result is read from the store, because another process may have made the earlier
+        # checks.
         times = [each.modified for each in self._store.find(job.record.key("result.json")) if each.modified]
         return bool(times) and store_now(self._store.url) - min(times) <= _CANCEL_SAID_S * 1000
 

@@ -1,4 +1,4 @@
-"""`bai serve`: connects the parts of the service, and stops the parts."""
+"""`bai serve`: starts, connects and stops the parts of the service."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class Service:
         self._intake = Intake(
             kafka,
             table,
-            # The poll loop must not wait for an unreachable store.
+            # The poll loop uses a store whose requests fail fast, because the loop must not wait for an
+            # unreachable store.
             Entries(open_bucket(root, settings, quick=True)),
             accepted=self._accepted,
             share=share,
@@ -119,8 +120,8 @@ class Service:
         self._stopping.set()
 
     def run(self) -> bool:
-        """Serve until `stop` is called; return whether all current work was finished. Unfinished work is
-        adopted at the next start."""
+        """Serve until `stop` is called. Return whether all work in progress was finished. The next start of
+        the service continues unfinished work."""
         quieten()
         for lanes in self._lanes.values():
             lanes.start()
@@ -198,7 +199,7 @@ class _Known:
 
 
 class Recovery:
-    """Finds and adopts open entries that no replica works on."""
+    """Finds and adopts open entries on which no replica is working."""
 
     def __init__(
         self,
@@ -215,10 +216,10 @@ class Recovery:
         self._take_up = take_up
         self._looked = looked
         self._settled: set[str] = set()
-        """Open entries that need no more work by this version."""
+        """Open entries for which this version of `bai` has nothing left to do."""
         self._unshared: set[str] = set()
-        """Entries that reached this replica although their client belongs to another replica, because the key
-        of the event was not the client."""
+        """Entries that this replica accepted although their client belongs to another replica. This happens
+        if the event's Kafka key is not the client id."""
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()
         self._version = -1
@@ -232,7 +233,8 @@ class Recovery:
             stopping.wait(_SHARE_LOOK_S)
 
     def look(self) -> bool:
-        """Adopt the entries that belong to this replica; return whether the entries could be listed."""
+        """Adopt the open entries that belong to this replica; return whether the open entries could be
+        listed."""
         version = self._share.version
         before = {*self._settled, *self._unshared}
         try:
@@ -241,7 +243,7 @@ class Recovery:
             log.warning("the open entries cannot be listed: %s", error)
             return False
         there = set(names)
-        # Entries that were accepted during the listing are not forgotten.
+        # Entries that were accepted during the listing are missing in it, but must not be forgotten.
         for kept in (self._settled, self._unshared):
             kept -= before - there
         self._known = {name: known for name, known in self._known.items() if name in there}
@@ -255,7 +257,8 @@ class Recovery:
         """Return the entries to be adopted, the oldest first. changed: whether this replica's partitions have
         changed since the last check."""
         first = self._version < 0
-        # The replica that accepted an entry after the last check processes that entry.
+        # An entry that was accepted after the last check is processed by the replica that accepted it, unless
+        # the partitions have changed.
         open_ = [name for name in names if name not in self._settled and (changed or name in self._seen)]
         read = [(name, known) for name in open_ if (known := self._read(name)) is not None]
         found = [each for each in read if first or self._share.owns(each[1].client_id)]

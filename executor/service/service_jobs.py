@@ -1,10 +1,11 @@
-"""Launches an accepted request, and sends each answer once: first PENDING, and later either SUCCEEDED and the
-executor's event, or ERROR.
+"""Launches the job of an accepted request, and sends each answer once: first PENDING, and later either
+SUCCEEDED and the executor's event, or ERROR.
 
-If the process is killed at any point, a repeated call continues the launch from `launch.json` and
-`launched.json`, and the answers from the outbox. This module writes the messages `00-…`, `01-answer` and
-`02-executor` of a request's outbox; `01-answer` decides the result. A request that waits for capacity is
-postponed until its next attempt, and the wait is reported (`00-waiting-…`) once for each kind of refusal.
+If the process is killed at any point, a repeated call continues the launch from what `launch.json` and
+`launched.json` record, and the answers from what the outbox contains. This module writes the messages `00-…`,
+`01-answer` and `02-executor` of a request's outbox; `01-answer` decides the result. If EC2 has no capacity,
+the launch is postponed until the next attempt. The wait is reported (`00-waiting-…`) once for each kind of
+refusal.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _CANCEL_LOOK_S = 15.0
 
 
 class _WaitsError(Exception):
-    """Nothing was launched for lack of capacity. The launch is tried again later."""
+    """EC2 has no capacity, so nothing was launched. The launch is tried again later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -52,7 +53,7 @@ class _WaitsError(Exception):
 
 
 class Jobs:
-    """Launches requests, and sends the answers to requests."""
+    """Launches the jobs of requests, and sends the answers to these requests."""
 
     def __init__(
         self,
@@ -77,12 +78,12 @@ class Jobs:
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._waits: dict[str, CapacityWait] = {}
-        """Last wait of each entry that waits for capacity."""
+        """Newest state of the wait for capacity, by entry."""
         self._answered_ms: dict[str, int] = {}
-        """Time of AWS's last answer for each waiting entry."""
+        """Time of AWS's last answer about each waiting entry (ms)."""
 
     def process(self, entry: Entry) -> None:
-        """Do everything that is left to do for a request. Raises LaterError, StoreError, SendError,
+        """Do everything that has not been done yet for a request. Raises LaterError, StoreError, SendError,
         ConnectError."""
         outbox = Outbox(self._entries.store, entry.name, self._send)
         if outbox.is_sent(EXECUTOR):
@@ -150,8 +151,8 @@ class Jobs:
             raise self._report_wait(entry, outbox, error.wait) from error
         except LaunchError as error:
             if error.outcome is Outcome.CANCELLED:
-                # A command has cancelled the job after the last check. The success of the launch is reported
-                # before the job's end.
+                # A command cancelled the job after the last check, but the job was launched. The success of
+                # the launch must be reported before the job's end.
                 beside = Outbox(self._entries.store, entry.name, self._send)
                 if beside.is_kept(CANCELLED):
                     beside.post(CANCELLED)
@@ -189,15 +190,14 @@ class Jobs:
         except BaiError as error:
             raise RefusedError(str(error)) from error
         except Exception as error:
-            # The client gets an answer even after an unexpected error, because otherwise the client would
-            # wait forever.
+            # An unexpected error is also answered, because otherwise the client would wait forever.
             log.exception("the request could not be read or launched because of a defect")
             raise RefusedError(
                 f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"
             ) from error
 
     def _may_try_again(self, entry: Entry, error: AwsError | AwsCredentialsError) -> bool:
-        """Return whether a request still waits for AWS, or for the service's credentials."""
+        """Return whether a request may still wait for AWS, or for the service's credentials."""
         since = max(entry.received_ms, self._started_ms, self._answered_ms.get(entry.name, 0))
         denied = isinstance(error, AwsError) and error.code in DENIED
         return not denied and self._now_ms() - since <= RETRY_FOR_MS
@@ -224,7 +224,8 @@ class Jobs:
         return {"id": entry.name, "output": None, "extras": _extras(submitted.record)}
 
     def _check_cost(self, entry: Entry, notice: LaunchNotice) -> None:
-        """Check the bounds of costs before the launch. Raises RefusedError, StoreError."""
+        """Check before the launch that the job stays within the bounds of costs. Raises RefusedError,
+        StoreError."""
         most, of_client = self._bounds.cost, self._bounds.client_cost
         bound = most if most is not None else of_client
         if bound is None:

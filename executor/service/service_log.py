@@ -1,4 +1,5 @@
-"""The service's log. Each line contains the action id of its request, as text or as JSON."""
+"""Sets up the service's log, as text or as JSON. Each line contains the action id of the request that the
+line is about."""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ def start_log(*, level: str, as_json: bool) -> None:
 def _add_action(record: logging.LogRecord) -> bool:
     action = _ACTION.get()
     record.action_id = action
-    # Ids come from outside, and a line break in an id would begin a new line.
+    # Ids come from other programs, and a line break in an id would begin a new line of the log.
     record.about = f"{_one_line(action)}: " if action is not None else ""
     return True
 
 
 class _Text(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-        # Messages quote texts from outside, which must not begin new lines.
+        # Messages quote texts of other programs, which must not begin new lines of the log.
         record.message = _one_line(record.message)
         return super().formatMessage(record)
 

@@ -1,8 +1,9 @@
-"""Reports each status of a job between launch and end once, in the form that the service's users know.
+"""Reports each status of a job between its launch and its end exactly once, in the form that the service's
+users know.
 
 This module writes the messages `10-` to `40-`, `90-` and `91-` of a request's outbox. The messages depend
-only on the job's events, generations and `result.json`, so a late check produces the same messages in the
-same order.
+only on the job's events, generations and `result.json`. So a late check produces the same messages in the
+same order as an early one.
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ class StatusReporter:
     """Publishes the statuses of jobs."""
 
     def __init__(self, *, writer: MessageWriter, dashboard: str | None, said: Callable[[str], None]) -> None:
-        """dashboard: address of the metrics, in which "{action_id}" and "{client_id}" are replaced. said:
-        called with each status that was sent."""
+        """dashboard: address of a dashboard with the job's metrics, in which "{action_id}" and "{client_id}"
+        are replaced. said: called with each status that was sent."""
         self._writer = writer
         self._dashboard = dashboard
         self._said = said
 
     def metrics_sentence(self, event: Event) -> str | None:
-        """Return the sentence with the address of a request's metrics; None without a dashboard."""
+        """Return the sentence with the address of the dashboard for a request's metrics; None if no dashboard
+        is configured."""
         if self._dashboard is None:
             return None
         address = self._dashboard.replace("{action_id}", quote(event.action_id, safe=""))
@@ -82,8 +84,8 @@ def statuses_due(
     metrics: str | None,
     changes: Mapping[int, NextGeneration] = _NO_CHANGES,
 ) -> list[Due]:
-    """Return all due statuses of a launched job, in order. Later calls return the same statuses, followed by
-    new statuses.
+    """Return all statuses that a launched job has reached, in order. Later calls return the same statuses,
+    followed by new ones.
 
     phases: the phases that have begun. pulls: whether the job has sources. metrics: the sentence with the
     address of the job's metrics. changes: the decisions about an elastic job's generations, by the

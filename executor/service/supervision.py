@@ -1,5 +1,5 @@
-"""Schedules the checks of launched jobs until their last message: repeatedly, and at once after an event of
-EC2."""
+"""Schedules the checks of launched jobs until the last message about a job is sent: periodically, and at once
+after an event of EC2."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Supervisor:
             thread.start()
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin no more checks, and wait for the running checks; return whether these checks finished in
+        """Begin no more checks, and wait for the checks in progress. Return whether these checks finished in
         time."""
         self._stopping.set()
         deadline = time.monotonic() + timeout_s
@@ -64,7 +64,7 @@ class Supervisor:
         """Record EC2's events about instances, so that the instances' jobs are checked at once. Raises
         StoreError."""
         for name in set(self._reconciler.changed(events).values()):
-            # A job that is being checked now is fully checked the next time.
+            # A job that is being checked at this moment is checked again completely the next time.
             self._queue.add(name, name)
 
     def _repeat(self, work: Callable[[], None], pause_s: float) -> None:
@@ -93,7 +93,8 @@ class Supervisor:
             with unattended():
                 self._reconciler.reconcile_one(name)
         except BaiError as error:
-            # The next check tries again. A lasting error is reported only once.
+            # The error is only logged, because the next check tries again. A lasting error is logged only
+            # once.
             if self._troubles.get(name) != str(error):
                 self._troubles[name] = str(error)
                 log.warning("%s: %s", name, error)

@@ -1,2 +1,2 @@
-"""The events of the service: reads and checks requests and EC2's events, and writes messages. The modules do
-no I/O."""
+"""Reads and checks the events that the service receives, requests as well as EC2's events, and writes the
+messages that it sends. The modules do no I/O."""

@@ -1,6 +1,6 @@
 """Reads EC2's own events about instances, which EventBridge sends to an SQS queue.
 
-Such an event only causes an earlier check. A lost, late or duplicate event changes nothing, because the
+Such an event only causes an earlier check of a job. A lost, late or duplicate event does no harm, because the
 regular checks continue.
 """
 
@@ -32,7 +32,7 @@ class UnreadableInstanceEventError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceEvent:
-    """An event of an instance, which need not belong to a job."""
+    """An event about an instance. The instance need not belong to a job."""
 
     kind: str
     """Kind of the event: one of the values of `KINDS`."""

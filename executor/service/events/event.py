@@ -1,4 +1,4 @@
-"""Reads the benchmark service's events. Additional fields are accepted, but fields that answers repeat are
+"""Reads the benchmark service's events. Unknown fields are accepted, but fields that answers repeat are
 checked strictly. The module does no I/O."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from executor.descriptor.raw_table import at
 from executor.errors import UnreadableEventError
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of tables and lists. A descriptor has five levels."""
+"""Maximum nesting depth of tables and lists in an event. A descriptor needs five levels."""
 MAX_ID = 1000
 """Maximum number of characters of an id, which becomes part of messages, tags and labels."""
 
@@ -32,7 +32,7 @@ ENVELOPE = (
 )
 """The standard fields of an event."""
 _REPEATED = ("parent_action_id", "client_version", "client_username")
-"""Fields with texts that each answer contains in addition to the repeated event."""
+"""Text fields of an event that each answer contains as its own fields, in addition to the repeated event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,8 @@ def read_event(content: bytes | None) -> Event:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether `text` can be written as UTF-8, because JSON may contain lone surrogates."""
+    """Return whether `text` can be encoded as UTF-8. Text from JSON may contain lone surrogates, which
+    cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -102,8 +103,8 @@ def _identifier(table: Mapping[str, Any], name: str) -> str:
 
 
 def _depth(value: Any) -> int:
-    """Return the nesting depth of `value`, without recursion, because `value` may be as deep as JSON's reader
-    allows."""
+    """Return the nesting depth of `value`. The function is not recursive, because `value` may be nested as
+    deeply as the JSON reader allows."""
     deepest, level = 0, [value]
     while level:
         deepest += 1

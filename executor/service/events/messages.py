@@ -1,5 +1,5 @@
-"""Writes events in the form of the benchmark service and its clients. Except for `message_writer` there is no
-I/O, because clock and ids are passed in."""
+"""Writes messages in the form that the benchmark service and its clients expect. Only `message_writer` does
+I/O; the clock and new ids are passed in."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Message:
 
 
 def without_event(message: Message) -> Message:
-    """Return the message without the event that it repeats, for a broker with a low limit of message
+    """Return the message without the event that it repeats, for a broker with a low limit on message
     sizes."""
     table = message.table
     payload = table["payload"]
@@ -124,7 +124,7 @@ class MessageWriter:
             "type": topic,
             "payload": payload,
         }
-        # Everything beyond ASCII is escaped, because a repeated event may contain lone surrogates, which
+        # All characters beyond ASCII are escaped, because a repeated event may contain lone surrogates, which
         # UTF-8 cannot encode.
         return Message(topic=topic, key=source.client_id, value=json.dumps(event, allow_nan=False))
 

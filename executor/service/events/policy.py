@@ -1,5 +1,5 @@
-"""Checks the limits of an event, because another user sends the event, but the service executes it with the
-service's own rights. The module does no I/O.
+"""Checks that an event sets nothing that its sender is not allowed to set, because the service runs the
+sender's job with the service's own AWS permissions. The module does no I/O.
 
 The checks read the raw descriptor, so that a refusal names its key even if other keys are wrong.
 """
@@ -27,8 +27,8 @@ REMOTE_SCHEMES = ("s3", "https", "http")
 """Schemes of data that is not on this machine."""
 
 _MOST_METRICS = 1000
-"""Maximum number of metrics of one job, because each pattern is compiled here, and each metric is a series at
-its destination."""
+"""Maximum number of metrics of one job. The number is limited because the service compiles each pattern, and
+each metric becomes a series at the destination of the job's metrics."""
 
 _CONFIGURED = "is decided by the service's configuration alone"
 _NOT_YOURS: Mapping[Where, str] = {
@@ -56,7 +56,7 @@ _NOT_YOURS: Mapping[Where, str] = {
     ("store",): _CONFIGURED,
     ("end",): _CONFIGURED,
 }
-"""Keys that events may not set → the reason."""
+"""Descriptor key that events may not set → the reason."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def check_trust(table: Raw, bounds: Bounds, *, file: str, region: str | None) ->
 
 _ROOT_KEYS = {"size": "size", "iops": "iops", "throughput": "throughput"}
 _EBS_KEYS = {"size": "VolumeSize", "iops": "Iops", "throughput": "Throughput"}
-"""Key of a volume in `[aws.ec2.volume]` → its key in RunInstances."""
+"""Key in `[aws.ec2.volume]` → the corresponding key in RunInstances."""
 
 _PLACE = ("aws", "ec2", "run_instances")
 _Refusal = tuple[Where, str, str]
@@ -143,7 +143,8 @@ _Refusal = tuple[Where, str, str]
 
 
 def bounded_limits(limits: JobLimits, bounds: Bounds) -> JobLimits:
-    """Return the configured `limits`, with a default bound for limits that jobs may set themselves."""
+    """Return the configured `limits`, with a default value for each bound on limits that jobs may set
+    themselves."""
     if bounds.duration is None:
         return limits
     return replace(limits, max_runtime=min(limits.max_runtime or EC2_MAX_RUNTIME, bounds.duration))
@@ -157,7 +158,8 @@ def _not_yours(table: Raw) -> Iterator[_Refusal]:
 
 
 def _this_machine(table: Raw) -> Iterator[_Refusal]:
-    """Yield references to files and variables of the service's own machine."""
+    """Yield a refusal for each reference to a file or an environment variable of the service's own machine,
+    and to another job, which may belong to another client."""
     for where, source in (*items(table, "data", "sources"), *items(table, "server", "models")):
         src = text_at(source, "src")
         if src and scheme_of(src) not in REMOTE_SCHEMES:
@@ -187,7 +189,7 @@ def _reservation(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
 
 
 def _not_allowed(value: Any, allowed: Any, where: Where) -> Iterator[_Refusal]:
-    """Yield a refusal for each part of `value` that is not in `allowed`, which is a tree of the same form."""
+    """Yield a refusal for each part of `value` that `allowed`, a tree of the same form, does not allow."""
     if isinstance(allowed, _OneOf):
         yield from _not_one_of(value, allowed, where)
     elif isinstance(allowed, list):

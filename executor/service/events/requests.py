@@ -1,5 +1,5 @@
-"""Reads fetcher events: whether an event is for this service, the job that the event requests, and all
-mistakes of the event. The module does no I/O."""
+"""Reads fetcher events: whether an event is for this service, which job it requests, and which mistakes it
+contains. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _LONGEST_ID = 100
 
 @dataclass(frozen=True)
 class ServiceJob:
-    """A request that can be submitted."""
+    """A job that an event requests and that can be submitted."""
 
     job_request: JobRequest
     descriptor: Descriptor
 
 
 def is_ours(event: Event, engine_ids: Sequence[str]) -> bool:
-    """Return whether a fetcher event is for this service and must run now. Raises UnreadableEventError if the
-    event does not contain that information."""
+    """Return whether a fetcher event is for this service and its job must run now. Raises
+    UnreadableEventError if the event does not say so."""
     contents = _contents(event)
     info = contents.get("info")
     if not isinstance(info, Mapping):
@@ -69,7 +69,8 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
     configured region.
     """
     contents = _without_nulls(_contents(event))
-    # Descriptors and answers cannot contain lone surrogates, and large integers break calculations.
+    # Descriptors and answers cannot contain lone surrogates, and integers beyond 64 bits would break
+    # calculations.
     for problems in (_half_characters(event.payload), _large_integers(contents)):
         if problems:
             raise RefusedError(_sentence(problems))
@@ -98,7 +99,7 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
 
 
 def _other_mistakes(findings: Sequence[Finding], refused: Sequence[Finding]) -> list[Finding]:
-    """Return the errors among `findings`, except those at or below a refused key."""
+    """Return the errors in `findings`, except errors about a refused key or a key below it."""
     paths = {each.path for each in refused}
     return [
         each
@@ -136,15 +137,15 @@ def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
         table["server"] = {**at(contents, "server"), "models": list(pulls.models)}
     ml = table.get("ml")
     if isinstance(ml, Mapping) and isinstance(ml.get("script"), Mapping):
-        # The event contains the scripts. The descriptor's path of the scripts is on the machine of the user
-        # who submitted the request.
+        # The scripts come from the event. The path of the scripts in the descriptor is valid only on the
+        # machine of the user who submitted the request.
         kept = {key: value for key, value in ml["script"].items() if key != "script"}
         table["ml"] = {**ml, "script": kept}
     return table
 
 
 def _unwritable_names(event: Event) -> list[str]:
-    """Return the mistakes in names that become part of the job, because a job descriptor cannot contain NUL
+    """Return the mistakes in names that become part of the job descriptor, which cannot contain NUL
     characters."""
     names = {
         "action_id": event.action_id,
@@ -187,7 +188,7 @@ def _without_nulls(node: Any) -> Any:
 
 
 def _half_characters(payload: Mapping[str, Any]) -> list[str]:
-    """Return the mistakes in texts and keys with lone surrogates, which are possible in JSON but not in UTF-8."""
+    """Return a mistake for each text or key with lone surrogates, which JSON can contain but UTF-8 cannot."""
     texts = ((place, text) for place, text in _leaves(payload, "payload") if isinstance(text, str))
     return [
         f"{place} holds half a character; write it as UTF-8" for place, text in texts if not is_utf8(text)
@@ -195,8 +196,7 @@ def _half_characters(payload: Mapping[str, Any]) -> list[str]:
 
 
 def _large_integers(contents: Mapping[str, Any]) -> list[str]:
-    """Return the mistakes in integers of a descriptor that do not fit into 64 bits, although TOML allows such
-    integers."""
+    """Return a mistake for each integer in a descriptor that does not fit into 64 bits."""
     numbers = ((place, number) for place, number in _leaves(contents) if type(number) is int)
     return [
         f"{place}: an integer must fit into 64 bits"
@@ -238,7 +238,7 @@ def answerable(text: str) -> str:
 
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
 _KEPT = ("id", "md5", "sha256", "unpack", "mode")
-"""Keys of a source that also apply to its copy."""
+"""Keys of a source in the descriptor that also apply to the fetched copy of the source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,13 +253,13 @@ class Pulls:
     """Known sizes (bytes) by address."""
     scripts: tuple[Source, ...]
     problems: tuple[str, ...]
-    """Reasons why the job cannot run, each a sentence."""
+    """Reasons why the job cannot run, one sentence each."""
 
 
 def read_pulls(payload: Mapping[str, Any], contents: Raw) -> Pulls:
     """Return the sources in the `payload` of a fetcher event with the descriptor `contents`.
 
-    Sources of the descriptor that were not fetched are pulled from their own addresses.
+    If a source of the descriptor was not fetched, the job pulls it from the address in the descriptor.
     """
     problems: list[str] = []
     sizes: dict[str, int] = {}
@@ -294,7 +294,8 @@ def _has_server(contents: Raw) -> bool:
 def _items(
     payload: Mapping[str, Any], name: str, problems: list[str]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tables of a list, each with its place; add items that are not tables to `problems`."""
+    """Yield the tables of a list, each with its place in the event. For each item that is not a table, add a
+    problem to `problems`."""
     value = payload.get(name)
     if value is None:
         return
@@ -310,7 +311,7 @@ def _items(
 
 
 def _written(sources: list[Raw], src: str, path: Any) -> Raw:
-    """Return the descriptor's table of a source, preferably the one with the same `path`."""
+    """Return the descriptor's table for a source of the event, preferably the one with the same `path`."""
     same = [each for each in sources if text_at(each, "src") == src]
     return next((each for each in same if each.get("path") == path), same[0] if same else {})
 
