@@ -1,10 +1,10 @@
 """Fetches the files that a fresh instance needs, with the instance role's credentials.
 
-    fetch_agent.py bundle s3://BUCKET/KEY SHA256 FOLDER     download, check, unpack; FOLDER is complete or
-    absent fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check fetch_agent.py facts
-    print the instance's id and its launch index fetch_agent.py listed s3://BUCKET/KEY                   exit
-    with 0 if the object exists, else with 1 fetch_agent.py clock  s3://BUCKET                       wait
-    until our clock agrees with S3's clock
+    fetch_agent.py bundle s3://BUCKET/KEY SHA256 FOLDER     download, check, unpack; FOLDER is complete or absent
+    fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check
+    fetch_agent.py facts                                    print the instance's id and its launch index
+    fetch_agent.py listed s3://BUCKET/KEY                   exit with 0 if the object exists, else with 1
+    fetch_agent.py clock  s3://BUCKET                       wait until our clock agrees with S3's clock
 
 It needs only the standard library of Python 3.6 or later. Environment: AWS_REGION; S3_ENDPOINT;
 AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of all steps, by default 600). A failure prints a

@@ -3,7 +3,7 @@ about it has been sent.
 
 ```
 open/<entry>/event.json               the event, from its acceptance to its last message
-open/<entry>/cost-<client>-<amount>   the most that the request may cost (millionths of a dollar), as long
+open/<entry>/cost-<client>-<amount>   maximum cost of the request (millionths of a dollar); deleted with event.json
 service/<entry>/closed.json           its owner, after the last message
 service/<entry>/outbox/…              each message: see `outbox.py`
 service/<entry>/children/<job-id>     a child of this request
