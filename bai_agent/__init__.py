@@ -1,4 +1,4 @@
-"""The agent, which runs where the benchmark runs: it pulls the inputs, runs the benchmark, measures, and
+"""The agent. It runs on the benchmark's machine, pulls the inputs, runs the benchmark, measures, and
 reports."""
 
 import sys
@@ -7,7 +7,7 @@ __version__ = "0.2.0"
 
 if sys.platform == "win32":
     # Half of the following imports do not exist on Windows, and a traceback would only name the first missing
-    # one.
+    # module.
     sys.stderr.write(
         "bai: Windows is not supported; use the Windows Subsystem for Linux (WSL 2), a Mac or a Linux machine\n"
     )

@@ -27,7 +27,7 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
-        """Start again with the shortest pause, after a try has succeeded."""
+        """Make the next pause the shortest pause again, because a try has succeeded."""
         self._next = self._first
 
 

@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that does not ask for the terminal's width: shutil, which does, loads the libraries of all compressions."""
+    """A parser that does not query the terminal's width, because the query imports shutil, which loads all
+    compression libraries."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, formatter_class=partial(argparse.HelpFormatter, width=78))
@@ -137,8 +138,8 @@ def run_job(
     failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
-    # The first of two measurements of other processes is made so early that the second measurement requires
-    # no wait.
+    # The load of other processes is the difference between two measurements. The first is made here, so early
+    # that the second requires no wait.
     first_look = look()
     from bai_agent.job.descriptor_file import read_job
 
@@ -195,7 +196,7 @@ def _run(
         finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
     rundir = rundir.newest_generation()
-    # The shim is started first, because it imports its modules during the following steps.
+    # The shim is started first, because the shim imports its modules during the following steps.
     prepared_shim = PreparedShim(rundir) if state(rundir) is State.NOT_STARTED else None
     from bai_agent.machine.probe import EnvironmentProbe
     from bai_agent.phases.run import run

@@ -25,7 +25,7 @@ _Reader: TypeAlias = Callable[[Any], Any]
 """A function that converts a JSON value to the type of the value's field. Raises _WrongValueError."""
 
 _SHOWN = 40
-"""Number of characters of a wrong value that are shown."""
+"""Number of characters of a wrong value that an error message shows."""
 _WHY = "the file is corrupt or was written by another tool"
 _WORDS = {
     int: "an integer",
@@ -46,7 +46,7 @@ class Rule:
     limit: float | None = None
     """Upper bound of the value; the value must be less than this bound."""
     check: Callable[[Any], bool] | None = None
-    """Function that returns whether the value is valid in other respects."""
+    """Further check of the value: a function that returns whether the value is valid."""
 
     def allows(self, value: Any) -> bool:
         return (
@@ -122,7 +122,7 @@ def _reader(hint: Any, rule: Rule | None = None) -> _Reader:
     if origin is typing.Annotated:
         return _reader(arguments[0], next((each for each in arguments[1:] if isinstance(each, Rule)), rule))
     if origin in (types.UnionType, typing.Union):
-        # A field that may be missing is "… | None".
+        # The type of an optional field is "… | None".
         (kind,) = (each for each in arguments if each is not type(None))
         read = _reader(kind, rule)
         return lambda value: None if value is None else read(value)

@@ -51,8 +51,8 @@ class StoreError(BaiError):
 
 
 class RecordError(StoreError):
-    """The content of an object does not match its name. The object is corrupt, was written by another tool,
-    or belongs to another version."""
+    """The content of an object in the job store does not match the object's name. The object is corrupt, was
+    written by another tool, or belongs to another version."""
 
 
 class StoreRefusedError(StoreError):
@@ -60,8 +60,8 @@ class StoreRefusedError(StoreError):
 
 
 class MissingObjectError(StoreError):
-    """No object has this key. S3 only reports a missing object to callers who may list the bucket, so use
-    `find` for objects that may be absent."""
+    """No object has this key. S3 reports a missing object only to callers with permission to list the bucket.
+    For objects that may be absent, use `find`."""
 
 
 class PullError(BaiError):
@@ -108,19 +108,21 @@ class PushError(PassingError):
 
 
 class S3Error(BaiError):
-    """A bucket cannot be used as requested. The message is the part of a sentence that follows the address."""
+    """A bucket cannot be used as requested. The message is a part of a sentence that follows the bucket's
+    address."""
 
 
 class SecretError(BaiError):
-    """A reference cannot be resolved; the message names the reference, never the secret."""
+    """A reference to a secret cannot be resolved. The message names the reference, never the secret."""
 
 
 class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed is not an error
-    """The caller asked to stop; the data that has arrived is saved for the next attempt."""
+    """The caller stopped a pull. Data that has arrived is saved for the next attempt of this pull."""
 
 
 class CheckpointError(BaiError):
-    """A checkpoint cannot be captured, saved or restored. The message is the reason, which follows a colon."""
+    """A checkpoint cannot be captured, saved or restored. The message is the reason. Callers print the reason
+    after a colon."""
 
 
 class ConnectError(BaiError):
@@ -129,11 +131,12 @@ class ConnectError(BaiError):
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
-        """Whether retries are useless because the user has to change something."""
+        """True if reconnecting cannot succeed until the user changes the configuration of Kafka or of the
+        job."""
 
 
 class NotAcknowledgedError(BaiError):
-    """The broker has not acknowledged all of a batch."""
+    """The Kafka broker has not acknowledged all messages of a batch."""
 
 
 class ClaimedError(BaiError):
@@ -141,7 +144,7 @@ class ClaimedError(BaiError):
 
 
 class WrongFormatError(BaiError):
-    """The file does not have the declared format."""
+    """A results file does not have the format that the job descriptor declares."""
 
 
 class NotReadyError(BaiError):
@@ -149,7 +152,7 @@ class NotReadyError(BaiError):
 
 
 class ShimError(BaiError):
-    """The benchmark's shim could not be started; the benchmark did not run."""
+    """The benchmark's shim could not be started, so the benchmark did not run."""
 
 
 class NoAnswerError(BaiError):

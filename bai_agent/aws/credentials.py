@@ -1,8 +1,9 @@
 """Finds AWS credentials: in the environment, a user's AWS configuration, or the instance's role.
 
 botocore handles a user's configuration: profiles, single sign-on, assumed roles. An agent from a bundle runs
-on an instance and never uses the image's botocore, which waits for the metadata service only once, for 1 s.
-Then botocore continues without a token, and an instance with HttpTokens=required refuses that.
+on an EC2 instance. Such an agent never uses the image's botocore, because botocore waits for the metadata
+service's token only once, for 1 s. Then botocore continues without a token, and an instance with
+HttpTokens=required refuses requests without a token.
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 """
 
@@ -35,8 +36,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-c
 """
 _METADATA_VARIABLES = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED")
 _AWAY_PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Pauses (seconds) between tries if the metadata service answered before, but does not answer now. With the
-tries themselves they take half a minute or slightly more."""
+"""Pauses (seconds) between tries if the metadata service answered before, but does not answer now. Pauses and
+tries together take half a minute or slightly more."""
 _OWN_PROVIDERS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -61,7 +62,8 @@ def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Creden
 def takes_botocore(environment: Mapping[str, str]) -> bool:
     """Return whether botocore is to find the credentials.
 
-    It is used if it is installed, AWS is configured for it, and the agent does not run from a bundle.
+    botocore is used if botocore is installed, if AWS is configured for botocore, and if the agent does not
+    run from a bundle.
     """
     if (Path(bai_agent.__file__).parents[1] / "start_agent.py").exists() or find_spec("botocore") is None:
         return False
@@ -72,7 +74,7 @@ def takes_botocore(environment: Mapping[str, str]) -> bool:
 
 
 def keys_in(environment: Mapping[str, str]) -> Keys | None:
-    """Return the keys in the environment; None if there are none."""
+    """Return the AWS keys from the environment's variables; None if the keys are not set."""
     access, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not (access and secret):
         return None
@@ -80,12 +82,13 @@ def keys_in(environment: Mapping[str, str]) -> Keys | None:
 
 
 def region_in(environment: Mapping[str, str]) -> str | None:
-    """Return the region in the environment; None if there is none."""
+    """Return the AWS region from the environment's variables; None if no region is set."""
     return environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None
 
 
 def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
-    """Return a function that returns valid keys, and may raise MetadataError. Raises CredentialsError."""
+    """Return a function that returns valid AWS keys and raises MetadataError. Raises CredentialsError if
+    there are no credentials."""
     if keys := keys_in(environment):
         return lambda: keys
     if takes_botocore(environment):
@@ -103,7 +106,8 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
 
 
 def for_obstore(keys: Callable[[], Keys]) -> Callable[[], S3Credential]:
-    """Return a provider for obstore. obstore calls it again after a short time, because `keys` is cheap."""
+    """Return a credential provider for obstore. The provider's credentials expire early, so that obstore
+    calls the provider again soon. Each call is cheap, because `keys` is cheap."""
 
     def provide() -> S3Credential:
         found, soon = keys(), datetime.now(timezone.utc) + _LIVE
@@ -130,14 +134,14 @@ class InstanceRole:
     def keys(self) -> Keys:
         """Return valid credentials. Raises MetadataError.
 
-        Waits for a while if the metadata service answered before, but does not answer now.
+        Waits for a while if the metadata service answered earlier requests, but does not answer now.
         """
         for pause in (*_AWAY_PAUSES, None):
             try:
                 self._last = role_keys(self._environment, sleep=self._sleep)
                 return self._last
             except MetadataError as error:
-                # Earlier credentials may be valid for hours.
+                # Credentials that were obtained earlier are possibly still valid for hours.
                 if self._last is not None and self._last.expires is not None and _is_good(self._last):
                     return self._last
                 if self._last is None or pause is None or not error.passes:
@@ -149,8 +153,8 @@ class InstanceRole:
 class RenewedRole:
     """An instance's role whose credentials a thread renews ahead of time.
 
-    So a request has valid credentials and does not wait for a slow metadata service. Otherwise a heartbeat
-    could be late, and the node would count as lost.
+    Requests to AWS do not wait for a slow metadata service, because the thread has valid credentials ready.
+    If a request waited, a heartbeat could be late, and the node would count as lost.
     """
 
     def __init__(
@@ -197,7 +201,8 @@ class RenewedRole:
                     log.warning("the instance's credentials are not renewed ahead of time: %s", error)
                 told = True
             except Exception:
-                # This is the thread's outermost frame. A later call of `keys` queries the service itself.
+                # An exception must not end this thread. If no credentials were renewed, a later call of
+                # `keys` queries the metadata service itself.
                 log.exception("the instance's credentials are not renewed ahead of time")
 
 
@@ -210,7 +215,8 @@ _roles_lock = threading.Lock()
 
 
 def _shared_role(environment: Mapping[str, str]) -> RenewedRole:
-    """Return this process's role for a metadata service. Clients of several stores share its thread."""
+    """Return this process's RenewedRole for a metadata service. Clients of several stores share one
+    RenewedRole and its thread."""
     key = tuple(environment.get(name) for name in _METADATA_VARIABLES)
     with _roles_lock:
         if key not in _roles:

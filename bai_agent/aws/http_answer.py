@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 def send(url: str, *, timeout_s: float, most_bytes: int = 1 << 20, **request: Any) -> Answer:
     """Return the answer, whatever its status, with the first `most_bytes` of its body. Raises URLError.
 
-    `timeout_s` bounds the whole request, including the name look-up and a slow body. `request` has further
+    `timeout_s` bounds the whole request, including the name look-up and a slow body. `request`: further
     arguments of open_url.
     """
     done: list[Answer | URLError] = []
@@ -45,7 +45,8 @@ def send(url: str, *, timeout_s: float, most_bytes: int = 1 << 20, **request: An
         except (OSError, http.client.HTTPException, ValueError) as error:
             done.append(error if isinstance(error, URLError) else URLError(error))
 
-    # A thread is used, because neither the name look-up nor the read of the headers accepts a deadline.
+    # The request runs in a thread, because neither the name look-up nor the read of the headers accepts a
+    # deadline.
     thread = threading.Thread(target=work, name="http-request", daemon=True)
     thread.start()
     thread.join(timeout_s)

@@ -1,4 +1,5 @@
-"""Opens HTTP requests without following redirects, which could take a signature or a token elsewhere, and signs them for AWS.
+"""Opens HTTP requests, and signs requests to AWS. Redirects are not followed, because they could take a
+signature or a token to another host.
 
 The program that fetches the agent contains the text of this module: standard library only, Python 3.6 or later.
 """
@@ -21,8 +22,8 @@ def open_url(
 ) -> Any:
     """Return the response, whatever its status. The caller reads and closes it. Raises OSError, HTTPException, ValueError.
 
-    `timeout_s` bounds the connection and each read. Without `by_proxy` the environment's proxies are not used.
-    `request` is urllib's: method, headers.
+    `timeout_s` bounds the connection and each read. If `by_proxy` is False, the environment's proxies are not
+    used. `request`: method and headers, as arguments of urllib's Request.
     """
     handlers = [_NoRedirects()] if by_proxy else [_NoRedirects(), urllib.request.ProxyHandler({})]
     opener = urllib.request.build_opener(*handlers)
@@ -35,9 +36,10 @@ def open_url(
 def imds_request(path: str, token: Optional[str], environment: Mapping[str, str]) -> Dict[str, Any]:
     """Return the arguments of open_url for a request to the instance metadata service at `path` below `latest/`.
 
-    Without a token the request asks for one (`api/token`), valid for five minutes.
-    `AWS_EC2_METADATA_SERVICE_ENDPOINT` replaces the usual address, as in AWS's own tools. A proxy could never
-    reach the service. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+    If `token` is None, the request is for a token (path `api/token`) that is valid for five minutes.
+    `AWS_EC2_METADATA_SERVICE_ENDPOINT` replaces the usual address, as in AWS's own tools. Proxies are not
+    used, because a proxy could never reach this machine's metadata service.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
     """
     address = environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
     method, headers = "GET", {"X-aws-ec2-metadata-token": token}
@@ -60,10 +62,11 @@ def signed_headers(
     region: str,
     keys: Tuple[str, str, Optional[str]],
 ) -> Dict[str, str]:
-    """Return `headers`, whose names are in lower case, with those that sign the request (Signature Version 4).
+    """Return `headers` together with the headers that sign the request (Signature Version 4). Header names
+    are in lower case.
 
-    Path and query are as sent, the query in alphabetical order. at: the time (seconds since the epoch). keys: access key, secret key,
-    session token.
+    Path and query have the form in which they are sent. The query's parameters are in alphabetical order. at:
+    the time (seconds since the epoch). keys: access key, secret key, session token.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
     """
     access, secret, token = keys

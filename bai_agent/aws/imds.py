@@ -24,8 +24,8 @@ _TOKEN_TIMEOUT_S = 2.0
 _TRIES = 4
 _TIMEOUT_S = 5.0
 _PAUSE_S = 0.5
-"""First pause between tries (seconds), which is doubled after each try. The service may be late or refuse
-requests early in a boot, and may throttle later:
+"""First pause between tries (seconds), which is doubled after each try. Early in a boot, the metadata service
+may answer late or refuse requests. Later, the service may throttle requests:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling
 """
 
@@ -38,13 +38,14 @@ class Keys:
     secret: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     expires: datetime | None = None
-    """End of validity. None if the keys do not expire, or if the end is unknown."""
+    """Time at which the keys expire. None if the keys do not expire, or if this time is unknown."""
 
 
 def find_token(
     environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
 ) -> str | None:
-    """Return a token; None if the service is disabled or does not answer within seconds."""
+    """Return a token of the metadata service; None if the service is disabled or does not answer within
+    seconds."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     try:

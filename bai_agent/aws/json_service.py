@@ -29,9 +29,9 @@ _LATER_CODES = (
     "ServiceUnavailableException",
 )
 _ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
-"""Names in `AWS_ENDPOINT_URL_…`, for services whose name there differs from the name in a signature."""
+"""Service's name in a signature → its name in `AWS_ENDPOINT_URL_…`, if the two names differ."""
 _HOSTS = {"ecr": "api.ecr"}
-"""Beginnings of host names, for services whose host begins differently from the name in a signature."""
+"""Service's name in a signature → the beginning of the service's host name, if the two differ."""
 
 
 def ask(
@@ -44,11 +44,12 @@ def ask(
     region: str | None = None,
     tries: int = _TRIES,
 ) -> dict[str, Any]:
-    """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises ServiceError.
+    """Call the operation `target` ("AmazonSSM.GetParameter") of `service` ("ssm"), and return its answer.
+    Raises ServiceError.
 
-    find: function that returns the signing keys. If it is None, the keys come from the environment, botocore
-    or the instance's role. region: overrides the region of the environment and of the instance.
-    `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's server.
+    find: function that returns the signing keys. If `find` is None, the signing keys come from the
+    environment, botocore or the instance's role. region: overrides the region in the environment and the
+    instance's own region. `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's server.
     """
     region = region or region_in(environment)
     try:

@@ -1,8 +1,8 @@
 """Makes clients for S3 buckets, with endpoint, region and time limits, and explains S3's errors.
 
-obstore (Rust) transfers the bytes. Only obstore's own retries are used: they cover refused and dropped
-connections, stalls, 5xx and throttling, and resume a body with a Range. obstore's errors are texts that
-contain S3's codes.
+obstore (Rust) transfers the bytes. Only obstore's own retries are used. These retries cover refused and
+dropped connections, stalls, 5xx and throttling, and resume a body with a Range. S3's error codes are found in
+the texts of obstore's errors.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class RetryPolicy:
 
     retries: int
     retry_for: timedelta
-    """Longest time until the start of the last try."""
+    """Longest time from the start of a request to the start of its last try."""
     silence: timedelta
-    """Longest time without a byte before a body is aborted."""
+    """Longest time without a received byte before a request is aborted."""
     request: timedelta
     """Longest time of one request."""
     first_pause: timedelta = timedelta(milliseconds=250)
@@ -53,12 +53,12 @@ def connect(
     credentials: Callable[[], S3Credential] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> S3Store:
-    """Return a client for `bucket`, or for the keys below `prefix` in it.
+    """Return a client for `bucket`, or for the keys below `prefix` in the bucket.
 
     Raises CredentialsError if there are no credentials, and S3Error if the endpoint is not an address.
 
-    `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, replaces AWS's server. The
-    bucket is then the first part of the URL's path.
+    `endpoint` replaces AWS's server. If `endpoint` is None, the variable `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3`
+    or `AWS_ENDPOINT_URL` does. In URLs of such a server, the bucket is the first part of the path.
     """
     # Imported here, so that obstore's native part is loaded only if S3 is used.
     from obstore.exceptions import BaseError
@@ -79,7 +79,7 @@ def connect(
     if endpoint is not None:
         config["endpoint"] = endpoint
     elif region.startswith(_CHINA):
-        # obstore knows only the domain amazonaws.com.
+        # obstore itself only uses the domain amazonaws.com, but buckets in China are in another domain.
         base = aws_address(region)
         config["endpoint"] = base.replace("://", f"://{bucket}.") if by_host else base
     if anonymous:
@@ -128,7 +128,7 @@ def aws_address(region: str) -> str:
 
 
 def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str, str]) -> str:
-    """Return the region of `bucket`, or the environment's region if the bucket's cannot be found out.
+    """Return the region of `bucket`, or the environment's region if the bucket's region cannot be determined.
 
     S3 sends the region even without credentials, in the header x-amz-bucket-region of any answer to
     HeadBucket (200, 301 or 403): https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
@@ -140,7 +140,8 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     try:
         answer = send(f"{base}/{bucket}", method="HEAD", timeout_s=_REGION_TIMEOUT_S)
     except URLError:
-        # The server is missing or has no HTTP, or the name is invalid. The bucket's first use reports it.
+        # The server is missing or does not use HTTP, or the bucket's name is invalid. The first use of the
+        # bucket reports this error.
         return fallback
     return answer.headers.get("x-amz-bucket-region") or fallback
 
@@ -159,7 +160,8 @@ def _names_server(address: str) -> bool:
 
 
 def classify_s3_error(error: Exception, *, missing: str | None = None, denied: str | None = None) -> str:
-    """Return the meaning of `error` as half a sentence. missing, denied: texts for a denied access."""
+    """Return the meaning of `error` as half a sentence. If access was denied, return `missing` or `denied` if
+    either is set."""
     code = code_of(error)
     text = f"{type(error).__name__}: {error}"
     if code in _MEANINGS:
@@ -174,7 +176,8 @@ def classify_s3_error(error: Exception, *, missing: str | None = None, denied: s
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether a retry is useless: the request, the bucket or the credentials must change."""
+    """Return whether a retry is useless, because the request, the bucket or the credentials must change
+    first."""
     if re.search(_NO_METADATA, str(error)):
         return False  # the service may answer later
     return (
@@ -240,4 +243,5 @@ _SIGNS = (
     ),
     ("without LOCATION", _ELSEWHERE),
 )
-"""Patterns of an error's type and text with their meanings, in the order in which they are tried."""
+"""Patterns for an error's type and text, each with the meaning of the error. The patterns are tried in this
+order."""

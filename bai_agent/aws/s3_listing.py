@@ -1,9 +1,9 @@
 """Lists a bucket even if it contains keys that obstore refuses.
 
-These keys have empty, "." or ".." parts, or control characters. obstore fails to list a folder that contains
-such a key, and any user who may write below a prefix may put such a key there. If obstore failed, this module
-requests the listing again and leaves these keys out. Standard library only, because an instance may not have
-boto3.
+Keys that obstore refuses have empty, "." or ".." parts, or control characters. obstore fails to list a folder
+that contains such a key, and any user who may write below a prefix may put such a key there. If obstore
+failed, this module requests the listing again and leaves the refused keys out. Standard library only, because
+an instance may not have boto3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _MOST_BYTES = 16 << 20
-"""Largest page (bytes). 1,000 keys of 1,024 bytes, with three characters for each byte, take some 4 MB."""
+"""Size limit of a page of a listing (bytes). A page of 1,000 keys, each of 1,024 bytes with three characters
+per byte, takes about 4 MB."""
 _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 """Pattern of the part of a key that obstore refuses."""
 
@@ -41,11 +42,12 @@ class UsableListing:
 
     objects: list[ObjectMeta] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
-    """Folders directly in the listed folder; empty if everything below was listed."""
+    """Folders directly in the listed folder; empty if the listing was recursive."""
 
 
 def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timedelta) -> UsableListing:
-    """List the valid keys below `folder` ("", or a path without a slash at its end). Raises S3Error.
+    """List the keys below `folder` that obstore accepts. `folder` is "" or a path without a slash at its end.
+    Raises S3Error.
 
     timeout: time limit for each request.
     """

@@ -41,7 +41,8 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
 
 
 def _ask_boto3(kind: str, question: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-    """Query AWS by boto3, which knows a user's profiles and single sign-on. Raises SecretError."""
+    """Query AWS with boto3, because boto3 supports a user's profiles and single sign-on. Raises
+    SecretError."""
     # boto3 is installed together with `bai`, not with the agent.
     import boto3
     from botocore.config import Config
@@ -60,7 +61,8 @@ def _ask_boto3(kind: str, question: Mapping[str, Any], reference: str) -> Mappin
 def _ask_aws(
     kind: str, question: Mapping[str, Any], reference: str, environment: Mapping[str, str]
 ) -> Mapping[str, Any]:
-    """Query AWS directly, on any instance or with keys in the environment. Raises SecretError."""
+    """Query AWS without boto3, with the instance's role or with keys from the environment. Raises
+    SecretError."""
     from bai_agent.aws.json_service import ask
     from bai_agent.errors import ServiceError
 

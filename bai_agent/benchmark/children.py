@@ -15,7 +15,7 @@ from typing import IO, Any
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 10.0
-"""Seconds for a killed process to disappear."""
+"""Time limit for a killed process to disappear (seconds)."""
 _GRACE_SECONDS = 5.0
 """Seconds from SIGTERM to SIGKILL for a child that takes too long."""
 _TICK_SECONDS = 0.05
@@ -36,7 +36,7 @@ def run_in_session(
 ) -> int:
     """Return the exit code of a program that leads a session of its own and prints into the file `output`.
 
-    The output is a file and not a pipe, because processes that the program leaves behind could keep a pipe
+    The output is a file instead of a pipe, because processes that the program leaves behind could keep a pipe
     open. options: further options of Popen. Raises OSError, TimeoutExpired at `deadline`
     (`time.monotonic()`), and Stopped when `stopping()` returns True. Before TimeoutExpired or Stopped is
     raised, the program and its descendants are ended.
@@ -62,13 +62,14 @@ def run_in_session(
 
 
 def has_ended(child: subprocess.Popen[Any]) -> bool:
-    """Return whether a child has ended. The child is not reaped, so that the number of its session is not
-    reused."""
+    """Return whether a child process has ended. The child is not reaped, so that the kernel does not reuse
+    the number of its session."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def kill_session(child: subprocess.Popen[Any]) -> None:
-    """Kill the session of a child that is not reaped yet, and reap the child with `reap`."""
+    """Kill all processes in the session of a child that is not reaped yet. Then reap the child with
+    `reap`."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     reap(child)

@@ -29,14 +29,15 @@ _STEERS_ENGINE = re.compile(
     r"PATH|HOME|TMPDIR|_?(LD|XDG|DBUS|PODMAN|CONTAINERS?|LIBCONTAINER)_.*|STORAGE_(DRIVER|OPTS)|REGISTRY_AUTH_FILE|NOTIFY_SOCKET"
     r"|LISTEN_(FDS|PID|FDNAMES)|GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK|COVERDIR)"
 )
-"""Names of variables that would affect the engine itself or a program that the engine starts."""
+"""Names of environment variables that would affect the container engine itself or a program that the engine
+starts."""
 _CAP_SYS_RESOURCE = 24
 """capabilities(7)"""
 
 
 def own_environment(env: Mapping[str, str], job: Job, container: Container) -> dict[str, str]:
-    """Return the benchmark's variables in a container, selected from the benchmark's variables on this
-    machine."""
+    """Return the environment variables that the benchmark gets in a container, selected from the variables
+    that it would get on this machine."""
     written = {*job.benchmark.env, *job.benchmark.secrets, *container.environment}
     ours = {"HOME", "USER", "LOGNAME", "LD_PRELOAD", "_STDBUF_O"}
     return {name: value for name, value in env.items() if name in written or name not in ours}
@@ -51,9 +52,10 @@ def contained(
     cwd: Path,
     user: User | None,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the words before a command that start it in the container, and the environment of these words.
+    """Return the prefix that starts a command in the container, and the environment in which to run the
+    prefixed command.
 
-    env: the benchmark's, from own_environment(). Raises SetupError.
+    env: the benchmark's environment, from own_environment(). Raises SetupError.
     """
     steering = [name for name in env if _STEERS_ENGINE.fullmatch(name)]
     for name in _with_secrets(job):
@@ -76,12 +78,13 @@ def contained(
         "--pids-limit=-1",
         *(f"--ulimit={each}" for each in _limits()),
         "--network=host",
-        # A user's podman would mount the host's /dev/mqueue, which not every machine has.
+        # A podman that runs as a user would mount the host's /dev/mqueue, but some machines have no
+        # /dev/mqueue.
         "--ipc=host" if os.geteuid() == 0 or Path("/dev/mqueue").exists() else _SHARED_MEMORY,
-        # With the host's process ids, the first process handles signals like any other process.
+        # In the host's pid namespace, the container's first process handles signals like any other process.
         "--pid=host",
-        # Without seccomp and similar filters, system calls and speed are those of a program outside a
-        # container.
+        # Without seccomp and similar filters, a benchmark has the same system calls and the same speed as
+        # outside a container.
         *(
             f"--security-opt={each}"
             for each in ("label=disable", "apparmor=unconfined", "seccomp=unconfined")
@@ -93,7 +96,7 @@ def contained(
         *([f"--device={devices}"] if (devices := gpu_devices()) else []),
         *(f"--mount={each}" for each in _mounts(job, rundir, env)),
         f"--workdir={cwd}",
-        # Variables are passed by name, because other users can see values in arguments.
+        # Arguments contain only the names of variables, because other users can see a process's arguments.
         *(f"--env={name}={env[name]}" if name in steering else f"--env={name}" for name in sorted(env)),
         "--env=BAI_REPEAT",
     ]
@@ -147,7 +150,7 @@ def _remove_cgroups(rundir: RunDir) -> None:
     with suppress(OSError, ValueError), (rundir.shim_folder / CIDFILE).open() as file:
         name = file.read(100)
         if re.fullmatch(r"[0-9a-f]{64}", name):
-            # Cgroups of version 2, and of version 1, which has a hierarchy for each controller.
+            # Both versions of cgroups are searched. Version 1 has one hierarchy per controller.
             for above in ("", "*/"):
                 for folder in _CGROUPS.glob(f"{above}libpod_parent/libpod-{name}"):
                     with suppress(OSError):
@@ -172,8 +175,8 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
     places += [Path(each.target) for each in job.mounts]
     if job.checkpoint is not None:
         folder = Path(env["BAI_CHECKPOINT_DIR"])
-        # On a shared file system, the folders of earlier generations are beside the folder of this
-        # generation.
+        # On a shared file system, the checkpoint folders of earlier generations are in the same parent folder
+        # as that of this generation.
         places.append(folder.parent if job.checkpoint.shared else folder)
     wanted = list(dict.fromkeys(each for each in places if each.is_absolute()))
     wanted = [each for each in wanted if not any(each != top and each.is_relative_to(top) for top in wanted)]
@@ -192,11 +195,12 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
 
 
 def _limits() -> list[str]:
-    """Return the limits of this process as arguments of `--ulimit`. The engine's defaults exceed what some machines allow.
+    """Return the resource limits of this process as arguments of `--ulimit`. The engine's default limits
+    exceed what some machines allow.
 
     Locked memory is unlimited if this process may lift the limit, because EFA and NCCL lock their buffers.
     """
-    # podman lowers its own limit to pid_max. No machine has more processes than pid_max.
+    # podman lowers its own limit of processes to pid_max. No machine can run more processes than pid_max.
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     processes = [each if 0 <= each < most else most for each in resource.getrlimit(resource.RLIMIT_NPROC)]
     memory = (-1, -1) if _may_lift_limits() else (resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],) * 2

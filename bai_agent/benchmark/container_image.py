@@ -1,8 +1,8 @@
 """Finds the engine of the benchmark's container, and pulls the container's image, if the job names one.
 
 The engine is podman, because its containers are descendants of the shim and write directly into the
-benchmark's log. Containers of a docker daemon are not descendants of the shim, and do not write into the log
-directly.
+benchmark's log. Docker is not used, because containers of a docker daemon are not descendants of the shim and
+do not write into the log directly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.shim.proc import RUN_MARKER
 
 _OLDEST = (4, 1)
-"""Oldest version of podman that supports CDI, which makes GPUs available, and `--log-driver=passthrough`."""
+"""Oldest version of podman that supports both `--log-driver=passthrough` and CDI (CDI makes GPUs available in
+containers)."""
 _ANSWER_S = 120.0
-"""Time limit for an answer of the engine (seconds). Other containers may have locked the engine's storage."""
+"""Time limit for one command of the engine (seconds). A command waits if other containers have locked the
+engine's storage."""
 _GPU = Path("/dev/nvidiactl")
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _GPU_DEVICES = "nvidia.com/gpu"
@@ -47,7 +49,7 @@ class Container:
 
     podman: str
     image: str
-    """Id of the image, because the name may refer to another image later."""
+    """Id of the image. The name is not used, because the name can refer to another image later."""
     environment: Mapping[str, str]
     """The image's own environment variables."""
 
@@ -61,8 +63,8 @@ def bring_image(
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
-    # The pull that a killed agent started would continue beside ours. A pull has its own mark, because a pull
-    # with the run's mark would count as a process of the benchmark.
+    # A pull that a killed agent started would continue in parallel with our pull. A pull has its own mark,
+    # because a pull with the run's mark would count as a process of the benchmark.
     kill_marked(str(rundir.image_pull_log))
     rundir.registry_login.unlink(missing_ok=True)
     rundir.image_pull_log.unlink(missing_ok=True)
@@ -78,8 +80,8 @@ def bring_image(
 
 
 def _brought(rundir: RunDir) -> str | None:
-    """Return the id of the image that bring_image() found or pulled. Return None if no image was found or
-    pulled, or if the file has no id."""
+    """Return the id of the image that bring_image() found or pulled. Return None if the file contains no id
+    or bring_image() wrote no file."""
     with suppress(OSError, ValueError), rundir.image.open() as file:
         if re.fullmatch(r"[0-9a-f]{1,64}", name := file.read(100)):
             return name
@@ -97,8 +99,8 @@ def find_podman() -> str:
 
 @cache
 def _require_version(podman: str) -> None:
-    """Raise SetupError if the engine is too old. The version is queried only once, however many arms and
-    generations a job has."""
+    """Raise SetupError if the engine is too old. The engine's version is queried only once per process,
+    however many arms and generations a job has."""
     said = ask_podman(podman, ["--version"]).text
     version = re.search(r"(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < _OLDEST:
@@ -118,7 +120,8 @@ def find_container(name: str, rundir: RunDir) -> Container:
             raise SetupError(f'[env] container: image "{name}" cannot be found on this machine any more')
         (about,) = parse_json(said.text, where="the answer of podman image inspect")
         variables = dict(each.split("=", 1) for each in about["Config"].get("Env") or [] if "=" in each)
-        # `--env` would take a name with an asterisk for all names of the engine's environment that begin so.
+        # With a name that ends in an asterisk, `--env` would pass all variables whose names begin with the
+        # text before the asterisk.
         environment = {name: value for name, value in variables.items() if name and "*" not in name}
         return Container(podman=podman, image=str(about["Id"]), environment=environment)
     except (NoAnswerError, RecordError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -184,9 +187,9 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
 
 
 def _log_in(image: str, file: Path) -> Sequence[str]:
-    """Return the options of a pull for the login at the image's registry. The password is in a file, not in
+    """Return the options with which a pull logs in to the image's registry. The password is in a file, not in
     an argument."""
-    # Imported here, because few images are in a registry of ECR, and an HTTP client loads 40 modules.
+    # Imported here, because few images are in a registry of ECR, and the HTTP client would load 40 modules.
     from bai_agent.aws.registry_login import ecr_login, ecr_region
 
     if ecr_region(image) is None:
@@ -198,8 +201,8 @@ def _log_in(image: str, file: Path) -> Sequence[str]:
 
 
 def ask_podman(podman: str, words: Sequence[str], *, timeout_s: float = _ANSWER_S) -> ProgramOutput:
-    """Return the engine's answer with its messages. Raises SetupError if the engine cannot be run or does not
-    end in time."""
+    """Run podman; return its output and its error messages. Raises SetupError if podman cannot be run or does
+    not end in time."""
     try:
         return ask([podman, *words], env=os.environ, timeout_s=timeout_s, with_stderr=True)
     except NoAnswerError as error:

@@ -14,10 +14,10 @@ _SHELL_SIGNAL = 128
 def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome, str]:
     """Return the outcome of `ended`, and a sentence for the user.
 
-    cause: the process that failed first, if a launcher started several and its own exit code says little. The
-    first of these causes that applies is returned: the end was not recorded; the benchmark never ran; the
-    agent stopped the benchmark; the agent was told to end; the kernel killed the benchmark because of memory;
-    another signal; the benchmark's own exit code.
+    cause: the process that failed first, if a launcher started several processes and the launcher's own exit
+    code says little. The outcome is that of the first cause that applies: the end was not recorded; the
+    benchmark never ran; the agent stopped the benchmark; the agent was told to end; the kernel killed the
+    benchmark because of memory; another signal; the benchmark's own exit code.
     """
     if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence
@@ -51,8 +51,8 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
 
 def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
-    """Return the same as `classify` for the server of a job. A server that ends without an order has
-    failed."""
+    """Return the same as `classify` for the server process of a job. A server that ends before it was ordered
+    to stop has failed."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is None:
         after = _seconds(ended.wall_seconds or 0)
@@ -61,8 +61,8 @@ def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
 
 
 def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, str]:
-    """Return the same as `classify` for a node that only serves another node with this program. The processes
-    of such a node must not end without an order."""
+    """Return the same as `classify` for a node that only runs `program` for another node. If the processes of
+    such a node end before they were ordered to stop, the node counts as lost."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is not None:
         return outcome, sentence

@@ -22,10 +22,11 @@ from bai_agent.shim.proc import RUN_MARKER
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIFO_WAIT_SECONDS = 60
-"""Seconds that the client library waits for the FIFO, which exists before the benchmark starts."""
+"""Seconds that the client library waits for the FIFO of emitted metrics. The FIFO exists before the benchmark
+starts."""
 
 STARTUP = Path(__file__).parent / "startup"
-"""Folder for PYTHONPATH, whose sitecustomize.py sets how Python buffers its output."""
+"""Folder that is added to PYTHONPATH. The folder's sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
 """Pythons of the frameworks in AWS's deep learning images. If exactly one of these Pythons exists, it is the
@@ -68,9 +69,10 @@ def prepare_environment(
 ) -> dict[str, str]:
     """Return the benchmark's whole environment.
 
-    `base` is the agent's own environment, passed on if the job says so. `secrets` are resolved. `scripts` is
-    the scripts' folder, if any. `node` describes the nodes. Precedence, lowest first: `base`, the job's
-    variables, its secrets, the variables that bai sets.
+    `base`: the agent's own environment, which the benchmark inherits if the job says so. `secrets`: resolved
+    secrets. `scripts`: the folder of the scripts, if any. `node`: variables that describe the nodes.
+    Precedence of variables, lowest first: `base`, the job's variables, its secrets, the variables that bai
+    sets.
     """
     benchmark = job.benchmark
     env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
@@ -97,7 +99,8 @@ def prepare_environment(
 
 def _put_variables(env: dict[str, str], variables: Mapping[str, str], later: Mapping[str, str]) -> None:
     """Put the job's variables into `env`. `$(NAME)` in a value is expanded from `later`, or from the
-    variables that `env` already has. An unknown name is not replaced, and `$$(` gives a literal `$(`."""
+    variables that `env` already has. `$(NAME)` with an unknown name is not replaced, and `$$(` gives a
+    literal `$(`."""
     for name, text in variables.items():
         env[name] = _expand_in_variable(text, {**env, **later})
 
@@ -112,8 +115,9 @@ def _expand_in_variable(text: str, known: Mapping[str, str]) -> str:
 def expand(text: str, env: Mapping[str, str]) -> str:
     """Replace each `$(NAME)` in `text` by the variable's value, as Kubernetes does in a container's command.
 
-    An unknown name is not replaced; `$$` becomes `$`, so `$$(NAME)` gives a literal `$(NAME)`. Values are not
-    expanded again. Source: Kubernetes, "Define a Command and Arguments for a Container".
+    `$(NAME)` with an unknown name is not replaced. `$$` becomes `$`, so `$$(NAME)` gives a literal `$(NAME)`.
+    A `$(NAME)` in a variable's value is not expanded. Source: Kubernetes, "Define a Command and Arguments for
+    a Container".
     """
 
     def value(match: re.Match[str]) -> str:
@@ -125,8 +129,8 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def command(job: Job, file: Path, *, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the job's command, expanded. A script is written to `file`, with `argv` as the script's
-    arguments."""
+    """Return the job's command, expanded. If the job has a script, the script is written to `file`, and
+    `argv` are the script's arguments."""
     expanded = tuple(expand(argument, env) for argument in job.benchmark.argv)
     script = job.benchmark.script
     if script is None:
@@ -144,8 +148,8 @@ def scripts_folder(job: Job, rundir: RunDir) -> Path | None:
 
 
 def workspaces(job: Job, rundir: RunDir) -> list[tuple[Job, RunDir]]:
-    """Return each arm as a job with its own folders, if arms have separate folders. If not, return the job
-    itself with its run directory."""
+    """If each arm has its own folders, return each arm as a job with the arm's run directory. If not, return
+    the job itself with its run directory."""
     arms = job.arms_apart
     return [(job.of_arm(each), rundir.of_arm(each.name)) for each in arms] or [(job, rundir)]
 
@@ -163,8 +167,8 @@ def make_command_executable(
     """If the command is in the scripts' folder, which is bai's own copy, make the command executable for all
     users who may read it.
 
-    Archives and object stores lose the x bit, and users of the benchmark service expect a command to run
-    without the x bit.
+    Archives and object stores lose the x bit, but users of the benchmark service expect such a command to
+    run.
     """
     if scripts is None or not argv or "/" not in argv[0]:
         return

@@ -16,7 +16,7 @@ from bai_agent.files.user_rights import User
 from bai_agent.strategy.launch import Launch
 
 _LOOK_SECONDS = 60.0
-"""Seconds for a Python to start and find a module, from a cold disk."""
+"""Time limit for a Python to start and find a module on a cold disk (seconds)."""
 
 _HAS_MODULE = (
     "import importlib.util, sys; sys.exit(41 if importlib.util.find_spec(sys.argv[1]) is None else 0)"
@@ -28,10 +28,10 @@ _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(
 def meet_needs(
     launch: Launch, *, command: Sequence[str], env: Mapping[str, str], cwd: Path, user: User | None
 ) -> tuple[str, ...]:
-    """Return the arguments to start. The program's folder is added if the program is not on PATH. Raises
-    SetupError.
+    """Return the command line of the launch. If its program is not on PATH, the program's folder is added.
+    Raises SetupError.
 
-    command: the benchmark's own, in the environment `env` and the folder `cwd`, as `user`.
+    command: the benchmark's own command, which `user` starts in the environment `env` and the folder `cwd`.
     """
     needs, argv = launch.needs, launch.argv
     cpus = os.sched_getaffinity(0)
@@ -39,8 +39,8 @@ def meet_needs(
     _require(needs.cores, len({_siblings(cpu) for cpu in cpus}), "cores")
     if needs.own_program is not None and user is not None:
         _require_own_program(needs.own_program, user)
-    # A program on PATH is started by its name, because an mpirun with a folder would put that folder before the
-    # PATH of its processes.
+    # A program on PATH is started by its name, because an mpirun that is started with a folder puts this
+    # folder in front of its processes' PATH.
     if needs.program is not None and find_program(argv[0], path=env["PATH"]) is None:
         found = find_program(argv[0], path=":".join(needs.folders))
         if found is None:
@@ -65,8 +65,8 @@ def unknown_versions(
 ) -> list[str]:
     """Return a warning for each package of the benchmark's Python whose version is not known to work.
 
-    versions: the versions that are known to work, by package. There are no warnings if the Python does not
-    answer or the command is not a Python.
+    versions: the versions that are known to work, by package. No warnings are returned if this Python does
+    not answer or the command is not a Python.
     """
     python = find_program(command[0], path=env["PATH"]) if _is_python(command[0]) else None
     if python is None:
@@ -122,8 +122,8 @@ def _siblings(cpu: int) -> str:
 
 
 def _is_python(program: str) -> bool:
-    """Return whether the name of `program` is that of a Python. What other programs need is not known before
-    they run."""
+    """Return whether the name of `program` is that of a Python. The modules that other programs need are not
+    known before these programs run."""
     return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
 
 

@@ -1,4 +1,5 @@
-"""Checks, before the nodes meet, that this node meets the requirements of the job's strategy."""
+"""Checks that this node fulfils the requirements of the job's strategy, before the nodes connect to each
+other."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy.launch import Launch, Setup
 
 _VERSION_SECONDS = 60.0
-"""Seconds for a program to report its version, from a cold disk."""
+"""Time limit for a program on a cold disk to print its version (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """Information about this node for the other nodes."""
+    """Information about this node that the other nodes read."""
 
     public_key: str | None = None
     engine: str | None = None
     warnings: tuple[str, ...] = ()
-    """Warnings about parts that may not work."""
+    """Warnings about parts of the set-up that may not work."""
 
 
 def set_up_node(
@@ -53,7 +54,7 @@ def set_up_node(
     if job.benchmark.container is not None:
         return NodeFacts()  # the programs are in the container's image
     user = find_user(job.benchmark.user)
-    # The programs found depend neither on secrets nor on the other nodes.
+    # The search for programs depends neither on secrets nor on the other nodes.
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
     make_folder(rundir.work, private=rundir.path)
     cwd = working_folder(job, rundir, scripts=scripts)

@@ -1,7 +1,7 @@
 """Sets up OpenSSH for one job. The node's keys and the files of ssh and sshd are in one folder that is deleted after the run.
 
-The machine's own configuration is neither read nor changed. Sources: sshd_config(5), ssh_config(5), sshd(8) for
-known_hosts and authorized_keys.
+The machine's own configuration of OpenSSH is neither read nor changed. Sources: sshd_config(5),
+ssh_config(5), sshd(8) for known_hosts and authorized_keys.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ from bai_agent.strategy.launch import SshFrom, SshTo
 log = logging.getLogger(__name__)
 
 KEY = "key"
-"""Name of this node's key, which is the node's client key or the host key of its sshd. `key.pub` is the
-public part."""
+"""File name of this node's SSH key, which is the node's client key or the host key of its sshd. `key.pub` is
+the public part of the key."""
 SSHD_CONFIG = "sshd_config"
 CLIENTS = "bin"
-"""Name of a folder for PATH. The `ssh` in this folder uses the configuration of this job."""
+"""Name of the folder that is added to PATH. The `ssh` in this folder uses the SSH configuration of this
+job."""
 _ENTER = "enter"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/bin", "/usr/local/bin", "/bin")
-"""Further folders to search for the programs, after the benchmark's PATH."""
+"""Folders in which OpenSSH's programs are searched after the folders of the benchmark's PATH."""
 _INSTALL_SECONDS = 300.0
-"""Time limit for the whole installation (seconds)."""
+"""Time limit for the installation of OpenSSH (seconds)."""
 _LAST_BYTES = 2000
 """Number of bytes of an installer's output that are logged."""
 _KEYGEN_SECONDS = 30.0
 _RUN_SSHD = Path("/run/sshd")
-"""Folder that Debian's sshd needs to start as root. Only its system service creates the folder."""
+"""Folder without which Debian's sshd does not start as root. Only Debian's system service of sshd creates the
+folder."""
 _PLAIN = re.compile(r"[A-Za-z0-9/._+,=@-]+")
 _INHERITED = (
     "PATH",
@@ -60,8 +62,8 @@ _INHERITED = (
     "PYTHONPATH",
     "VIRTUAL_ENV",
 )
-"""Variables of the agent's environment that are passed to processes started by another node. Other variables
-may contain secrets."""
+"""Variables of the agent's environment that are passed to processes that another node starts on this node.
+Other variables are not passed, because they may contain secrets."""
 _APT = "apt-get -o DPkg::Lock::Timeout=120"
 _INSTALLERS = {
     "apt-get": f"{_APT} update; {_APT} install --yes --no-install-recommends openssh-server openssh-client",
@@ -72,8 +74,8 @@ _INSTALLERS = {
 }
 """Package manager → its command that installs OpenSSH."""
 _NO_SERVICE = "systemctl mask --runtime ssh.service ssh.socket sshd.service; "
-"""Keeps the packaged ssh service from starting, because that service would accept logins of all users with a
-password on this machine."""
+"""Command that keeps the packaged ssh service from starting. The packaged service would accept logins of
+every user who has a password on this machine."""
 
 
 def require_openssh(
@@ -87,9 +89,9 @@ def require_openssh(
     """Find the OpenSSH programs of a node that logs in to other nodes, or that `serves` other nodes (None:
     both). Raises SetupError, Stopped.
 
-    may_install: this machine only runs this job, so its package manager may install missing programs, once.
-    path: the benchmark's PATH. `user` may put programs into folders of this PATH, so programs that run as
-    root are not searched there.
+    may_install: True if this machine only runs this job. Then the package manager installs missing programs,
+    once. path: the benchmark's PATH. `user` can put programs into folders of this PATH, so programs that run
+    as root are not searched there.
     """
     own_path = path if user is None else DEFAULT_PATH
     roles = ("ssh", "sshd") if serves is None else ("sshd" if serves else "ssh",)
@@ -109,8 +111,8 @@ def require_openssh(
 def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
     """Return the public part of this node's key, creating the key if needed. Raises SetupError.
 
-    The key belongs to the benchmark's user and never leaves this machine. The folder of the key remains ours,
-    so that no other user can replace the key's files.
+    The private key belongs to the benchmark's user and never leaves this machine. The folder of the key
+    belongs to the agent's user, so that no other user can replace the key's files.
     """
     folder = rundir.ssh
     key = folder / KEY
@@ -137,8 +139,8 @@ def ready_server(
     cwd: Path,
     user: User | None,
 ) -> tuple[str, ...]:
-    """Write the files of an sshd, and return its command. Processes that the sshd starts get `env` without
-    secrets and without variables that are only `inherited`.
+    """Write the files of an sshd, and return its command. Processes that the sshd starts get the variables of
+    `env`, except secrets and variables that are only `inherited`.
 
     Raises SetupError.
     """
@@ -160,8 +162,8 @@ def ready_server(
 
 
 def ready_client(client: SshTo, rundir: RunDir, *, env: Mapping[str, str], user: User | None) -> str:
-    """Write the files with which `ssh ADDRESS` reaches the other nodes, and return the PATH of that `ssh`.
-    Raises SetupError."""
+    """Write the files with which `ssh ADDRESS` reaches the other nodes. Return the PATH on which this `ssh`
+    is found. Raises SetupError."""
     _require_plain(rundir.ssh)
     _write(client_files(rundir.ssh, client.hosts, ssh=_require("ssh", env["PATH"])), rundir, user)
     return f"{rundir.ssh / CLIENTS}:{env['PATH']}"
@@ -231,7 +233,7 @@ def _keygen(key: Path, path: str) -> None:
 
 
 def _install(path: str, stopping: Callable[[], bool]) -> str:
-    """Install OpenSSH with this machine's package manager, if that package manager is known. Return the
+    """Install OpenSSH with this machine's package manager, if bai supports this package manager. Return the
     failure as a part of a sentence, or "" after a success.
 
     Raises Stopped.
@@ -241,7 +243,7 @@ def _install(path: str, stopping: Callable[[], bool]) -> str:
         return ""
     log.info("OpenSSH is missing; installing it")
     line = (_NO_SERVICE if shutil.which("systemctl", path=path) else "") + _INSTALLERS[manager]
-    # The job's own PATH may lack programs that a package manager starts.
+    # A package manager starts further programs, which the job's own PATH may lack.
     env = {
         "PATH": f"{path}:{DEFAULT_PATH}",
         "HOME": "/root",
@@ -269,18 +271,19 @@ def _install(path: str, stopping: Callable[[], bool]) -> str:
 def server_files(
     folder: Path, server: SshFrom, *, account: str, use_pam: bool, env: Mapping[str, str], cwd: Path
 ) -> dict[str, str]:
-    """Return the files of an sshd that admits only the holder of one key, as `account`: name → text.
+    """Return the files of an sshd as a dictionary from name to text. The sshd only admits the holder of one
+    key, as `account`.
 
     Each command starts in `cwd`, in the environment `env` without names that are invalid in a shell. use_pam:
-    needed if the account is locked.
+    must be True if the account's password is locked.
     """
     address = f"[{server.address}]" if ":" in server.address else server.address
     config = {
         "ListenAddress": f"{address}:{server.port}",
         "HostKey": folder / KEY,
         "AuthorizedKeysFile": folder / "authorized_keys",
-        # StrictModes checks the owners of all folders above, and a job store may be in a folder that others can write.
-        # Only the account can access this folder.
+        # StrictModes checks the owners of all folders above, and a job store may be in a folder that others
+        # can write. The check is not needed, because only the account can access the folder of these files.
         "StrictModes": "no",
         "UsePAM": "yes" if use_pam else "no",
         "AllowUsers": account,
@@ -313,9 +316,11 @@ def server_files(
 
 
 def client_files(folder: Path, hosts: Sequence[Peer], *, ssh: Path) -> dict[str, str]:
-    """Return the files of an `ssh` that logs in to `hosts` and trusts only their published keys: name → text.
+    """Return the files of an `ssh` as a dictionary from name to text. The `ssh` logs in to `hosts` and trusts
+    only their published keys.
 
-    `ssh` is the machine's own program. Other hosts are reached as usual.
+    ssh: path of the machine's own ssh program. Hosts that are not in `hosts` are reached with the usual
+    configuration.
     """
     addresses = [peer.address for peer in hosts]
     config = []

@@ -40,7 +40,8 @@ def find_remains(rundir: RunDir) -> list[Process]:
 
 
 def kill_marked(mark: str) -> int:
-    """Kill every process with this value of our mark in its environment, and its descendants."""
+    """Kill every process whose environment contains bai's mark with this value, and the descendants of these
+    processes."""
     return _kill_all(lambda processes: _marked(mark, processes))
 
 
@@ -80,8 +81,8 @@ def _marked(mark: str, processes: list[Process]) -> list[Process]:
 
 
 def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list[Process]:
-    """Return the processes in the session of the benchmark's first process. In a job with several runs, the
-    first process of the last run counts."""
+    """Return the processes in the session of the benchmark's first process. In a job with several runs, this
+    is the first process of the last run."""
     pid, start = started.pid, started.start
     runs = read_repeats(rundir.repeats).runs
     if runs and runs[-1].boot_id == started.boot_id:
@@ -98,8 +99,8 @@ def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list
 
 
 def _ourselves(processes: list[Process]) -> set[int]:
-    """Return our own pid and those of our ancestors, because a mark that we inherited does not belong to this
-    benchmark."""
+    """Return the pids of this process and its ancestors, which may have inherited the mark without being
+    processes of this benchmark."""
     parents = {process.pid: process.parent for process in processes}
     line = {os.getpid()}
     pid = os.getpid()

@@ -12,7 +12,7 @@ from bai_agent.benchmark.children import kill
 from bai_agent.job.run_directory import RunDir
 
 SHIM = Path(bai_agent.__file__).parent / "shim" / "shim.py"
-"""Program of the shim. The agent does not import it."""
+"""Path of the shim's program, which the agent does not import."""
 
 
 class PreparedShim:

@@ -1,7 +1,8 @@
 """Runs programs of this machine to query information, with limits on time and output and without a shell. Also recognises static
 programs.
 
-A library cannot be preloaded into a static program, so the program's output cannot be made to appear line by line.
+A library cannot be preloaded into a static program, so bai cannot make a static program write its output line
+by line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.shim.proc import all_processes, descendants
 
 _MOST_BYTES = 1 << 20
-"""Bytes of an answer that are read."""
+"""Maximum number of bytes that are read of a program's output."""
 _TICK_S = 0.005
 
 _PT_INTERP = 3
@@ -32,11 +33,11 @@ _HEADER, _PROGRAM_HEADER = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<I
 _MOST_HEADERS = 256
 
 MOST_DISTRIBUTIONS = 2000
-"""Most distributions that a Python lists."""
+"""Maximum number of distributions (Python packages) that a Python lists."""
 _PYTHON_MARK = "bai: this Python is "
-# The names of folders contain names and versions. importlib.metadata reads a file for each distribution,
-# which takes several times as long. Syntax of Python 3.6: the benchmark's Python may be older than the
-# agent's.
+# The name of a distribution's folder contains the distribution's name and version. importlib.metadata reads a
+# file for each distribution, which takes several times as long. Syntax of Python 3.6: the benchmark's Python
+# may be older than the agent's.
 DESCRIBE_PYTHON = r"""
 import json, os, re, site, sys
 sources = {sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg")}
@@ -104,15 +105,17 @@ class PythonDescription:
     packages: list[str]
     """The Python's own folders of packages."""
     distributions: dict[str, str]
-    """Versions by normalised name, for the distributions that imports find."""
+    """Normalised name → version, of the distributions that `import` finds."""
     installed: list[dict[str, str]]
-    """Versions by normalised name in each folder of `packages`, and in the user's own folder of packages."""
+    """Normalised name → version, of the distributions in each folder of `packages` and in the user's own
+    folder of packages."""
     sources: list[str]
     """Paths of the files and folders that the description depends on."""
 
 
 def read_description(output: str, *, python: str) -> PythonDescription:
-    """Find the description that `DESCRIBE_PYTHON` printed. A loader or start-up files may print other lines.
+    """Find the description that `DESCRIBE_PYTHON` printed. Other lines of the output, printed by a loader or
+    start-up files, are ignored.
 
     Raises NoAnswerError.
     """
@@ -147,7 +150,7 @@ def ask(
     with_stderr: bool = False,
 ) -> ProgramOutput:
     """Run a program to its end. Raises NoAnswerError. When the program ends or its time is over, the
-    processes that it started are stopped.
+    processes that the program started are stopped.
 
     subprocess.run is not used, because after its timeout it waits without a limit for every process that has
     the pipe open.
@@ -184,7 +187,7 @@ def ask(
 def find_program(name: str, *, path: str) -> str | None:
     """Return the program that a shell with this PATH would start as `name`; None if no program has this
     name."""
-    # shutil.which is not used, because shutil loads the libraries of all compressions.
+    # shutil.which is not used, because shutil loads all compression libraries.
     places = [name] if "/" in name else [f"{each.rstrip('/')}/{name}" for each in path.split(":") if each]
     return next((each for each in places if os.access(each, os.X_OK) and not Path(each).is_dir()), None)
 

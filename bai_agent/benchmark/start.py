@@ -1,4 +1,4 @@
-"""Launches the benchmark's shim with the order to run."""
+"""Launches the benchmark's shim, and sends the shim the order to run the benchmark."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from bai_agent.benchmark.container_image import Container
 
 OOM_SCORE_ADJ = 500
-"""OOM score of the benchmark relative to the agent (0 to 1000), so that the kernel kills the benchmark
-first."""
+"""Number by which the benchmark's OOM score exceeds the agent's (0 to 1000). With a higher score, the kernel
+kills the benchmark first."""
 
 _USUAL_UMASK = 0o022
 
 _LAUNCH_LIMIT_S = 60.0
-"""Seconds for the shim to report that the benchmark runs. The limit includes the shim's fsyncs on a slow
+"""Time limit for the shim to report that the benchmark runs (seconds), including the shim's fsyncs on a slow
 disk."""
 
 _DEATH_SECONDS = 1.0
-"""Seconds for a shim that has closed its streams to end."""
+"""Time limit for a shim to end after the shim has closed its streams (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +72,16 @@ class Order:
     py_spy: Path | None = None
     repeat: Repeat | None = None
     discard_stdout: bool = False
-    """Whether the standard output of a run is /dev/null."""
+    """Whether the benchmark's standard output is discarded (/dev/null)."""
     runs_together: bool = False
     """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
-    """Prefix of a command before or after a run."""
+    """Prefix with which a command before or after a run is started on every node."""
     contained_env: Mapping[str, str] | None = None
-    """Variables of the benchmark in its container, if `env` is the environment of an engine that changes the user. None without a
-    container."""
+    """The benchmark's variables in its container, if `env` is the environment of a container engine that
+    changes the user. None if the benchmark has no container."""
     arms: tuple[Order, ...] = ()
-    """Command of each arm of `repeat`."""
+    """Orders for the arms of `[repeat]`, each with the arm's own command."""
     listens_at: str | None = None
     """Address of this node on which the shim listens as long as it lives. None if no other node connects to
     the shim."""
@@ -102,14 +102,16 @@ def make_order(
     umask: int = _USUAL_UMASK,
     script: Path | None = None,
 ) -> Order:
-    """Return the order for `job`. Creates the work folder, and the script's file if the job contains its text.
+    """Return the order for `job`. Creates the work folder. Creates the script's file if the job descriptor
+    contains the script's text.
 
-    launch: the strategy's function from the job and the benchmark's command to the start of this node. node:
-    the variables that describe the nodes. secrets: resolved. token: the nodes' secret. umask: the caller's, for
-    a benchmark that runs as the same user. Raises SetupError.
+    launch: the strategy's function that returns this node's launch for the job and the benchmark's command.
+    node: the variables that describe the nodes. secrets: resolved secrets. token: secret with which the nodes
+    sign requests to each other. umask: the caller's umask, for a benchmark that runs as the caller's user.
+    Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
-    # If another node starts the processes of this node, that other node also repeats the runs.
+    # If another node starts this node's processes, that other node also repeats the runs.
     serves = isinstance(launch(job, ()).ssh, SshFrom)
     if arms and not serves:
         make = partial(make_order, launch=launch, node=node, secrets=secrets, token=token, umask=umask)
@@ -181,7 +183,7 @@ def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) 
 
     inside = own_environment(order.env, job, container)
     words, env = contained(container, job, rundir, env=inside, cwd=order.cwd, user=order.user)
-    # The folder may only exist in the image.
+    # The benchmark's folder may only exist in the container's image.
     cwd = order.cwd if order.cwd.is_dir() else rundir.work
     return replace(
         order, argv=(*words, *order.argv), env=env, cwd=cwd, on_each_node=words, contained_env=inside
@@ -198,7 +200,7 @@ class _Place:
     user: User | None
 
     def give(self, file: Path) -> None:
-        """Make the user the owner of a file or folder, if that file or folder exists."""
+        """Make the benchmark's user the owner of a file or folder, if the file or folder exists."""
         if self.user is not None and file.exists():
             give_to(self.user, file)
 
@@ -284,13 +286,14 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
     except TimeoutError:
         said = f"its shim did not answer within {_LAUNCH_LIMIT_S:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
-            # After this SIGKILL the shim does nothing more, but the shim's lock makes it look alive until the
-            # process is gone.
+            # After the SIGKILL the shim does nothing more, but the shim looks alive as long as its process
+            # exists and holds the lock.
             raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
         if not _ended(child):
-            # The shim started the benchmark, which deleted or renamed the files that record this.
+            # The shim started the benchmark, but the benchmark deleted or renamed the files that record the
+            # start.
             kill(child)
             kill_marked(str(rundir.path))
             said = "it deleted or renamed the files of its run directory at once"
@@ -302,8 +305,8 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
 
 def find_py_spy() -> Path | None:
     """Return the py-spy that was installed with the agent. If there is none, return the py-spy on PATH."""
-    # In a virtual environment, py-spy is beside the environment's Python. In a bundle, py-spy is beside our
-    # package.
+    # In a virtual environment, py-spy is in the folder of the environment's Python. In a bundle, py-spy is
+    # beside the package bai_agent.
     folders = Path(sys.executable).parent, SHIM.parents[2] / "bin", os.environ.get("PATH", "")
     found = find_program("py-spy", path=":".join(map(str, folders)))
     return Path(found) if found else None
@@ -378,7 +381,7 @@ def _repeat_table(repeat: Repeat, order: Order) -> dict[str, object]:
 
 
 def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, list[str]]:
-    """Return the commands around a run with their variables expanded."""
+    """Return the commands before or after a run, with `$(NAME)` expanded."""
     steps = {
         "prepare": (arm.prepare if arm is not None else ()) or repeat.prepare,
         "cleanup": (arm.cleanup if arm is not None else ()) or repeat.cleanup,

@@ -1,7 +1,7 @@
 """The state of a benchmark, from the files of its run directory.
 
-`started.json` names the process that the shim started. Another user may have written this file, so
-`find_shim` and `is_of_run` check what the file claims.
+`started.json` names the process that the shim started. Another user may have written started.json, so
+`find_shim` and `is_of_run` check the process that the file names.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bai_agent.light_dataclass import dataclass, field
 from bai_agent.shim.proc import RUN_MARKER, Process, read_process
 
 _SHIMS = ("bai_agent/shim/shim.py", "bai_agent/benchmark/shim.py")
-"""Paths of our shim, in this version and in versions whose jobs may still run."""
+"""Paths of the shim's program, in this version of bai and in earlier versions whose jobs may still run."""
 _Pid = Annotated[int, Rule("a process id", 1, 2**22 + 1)]
 """Upper bound of pids: proc_sys_kernel(5)."""
 _OUTPUT = (1, 2)
-"""Descriptors of a benchmark that refer to its log: stdout and stderr."""
+"""File descriptors of a benchmark that refer to the benchmark's log: stdout and stderr."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Started:
     output_bytes: Count = 0
     """Size of the output at that time (bytes)."""
     emit_bytes: Count = 0
-    """Size of the emitted bytes at that time."""
+    """Number of bytes that were emitted by that time."""
     port: Count = 0
     """Port on which the shim listens as long as it lives. 0 if the shim does not listen."""
     warnings: list[Text] = field(default_factory=list)
@@ -69,8 +69,8 @@ def read_started(rundir: RunDir) -> Started | None:
 
 
 def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
-    """Return the living shim of `rundir`. A process is the shim only if it was started as a shim for this
-    very folder; None if there is no such process."""
+    """Return the living shim of `rundir`; None if there is none. A process counts as the shim only if it was
+    started as a shim for this very folder."""
     if started is None or not started.of_this_boot:
         return None
     process = read_process(started.shim_pid)
@@ -97,7 +97,8 @@ def is_of_run(process: Process, rundir: RunDir, *, shim: Process | None) -> bool
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Return whether a process was started with our mark of this value in its environment."""
+    """Return whether the environment of a process contained bai's mark with this value when the process
+    started."""
     name = f"{RUN_MARKER}="
     values = [each[len(name) :] for each in _read(pid, "environ") if each.startswith(name)]
     return any(_same_folder(value, mark) for value in values)
@@ -109,7 +110,7 @@ def _same_folder(one: str, other: str) -> bool:
 
 
 def _writes_log(pid: int, log: Path) -> bool:
-    """Return whether the output of a process is the file `log` itself. The target of a link with that name
+    """Return whether the output of a process is the file `log` itself. If `log` is a link, the link's target
     does not count."""
     try:
         there = log.lstat()
@@ -164,8 +165,8 @@ class StartedBenchmark:
         self._started: Started | None = None
 
     def alive(self) -> bool:
-        """Return whether the benchmark's first process may still run or start. False only if the process has
-        certainly ended."""
+        """Return False only if the benchmark's first process has certainly ended. A process that has not
+        started yet counts as alive."""
         if self._started is None:
             self._started = read_started(self._rundir)
             if self._started is None:
@@ -174,8 +175,7 @@ class StartedBenchmark:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Return whether the process with this pid and start time runs. False only if the process has certainly
-    ended."""
+    """Return False only if the process with this pid and start time has certainly ended."""
     process = read_process(pid)
     if process is not None:
         return process.start == start and process.state not in "ZX"
@@ -232,8 +232,8 @@ def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time)
 
 
 def read_exit(rundir: RunDir) -> RunEnd | None:
-    """Return the benchmark's end from exit.json; None if the benchmark has not ended. With a malformed
-    exit.json, the benchmark counts as lost."""
+    """Return the benchmark's end from exit.json; None if the benchmark has not ended. If exit.json is
+    malformed, the benchmark counts as lost."""
     table = read_json(rundir.exit)
     if table is None:
         return None

@@ -31,19 +31,19 @@ from bai_agent.shim.proc import send_signal
 log = logging.getLogger(__name__)
 
 _SHIM_DEATH_LIMIT_S = 10.0
-"""Seconds for a killed shim to release its lock."""
+"""Time limit for a killed shim to release its lock (seconds)."""
 
 _SHIM_END_LIMIT_S = 30.0
-"""Seconds for a shim to end after SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and a reserve for a
-slow disk."""
+"""Time limit for a shim to end after SIGTERM (seconds): 5 s of grace, 10 s for SIGKILL, 5 s for the FIFO, and
+a reserve for a slow disk."""
 
 _MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory_bytes")
 """Keys of exit.json that not every version wrote."""
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
-    """Request that the shim stops the benchmark. Only the first request counts; return whether this call made
-    it."""
+    """Request that the shim stops the benchmark. Only the first request counts. Return whether this call made
+    the first request."""
     order = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
     return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
 
@@ -100,7 +100,8 @@ def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
 
 
 def end_without_order(rundir: RunDir) -> None:
-    """Stop a benchmark if the disk has no room for a stop.json. The shim also stops the benchmark on SIGTERM.
+    """Stop a benchmark if the disk has no room for a stop.json. The shim is sent SIGTERM instead, on which
+    the shim stops the benchmark as well.
 
     Raises the errors of `end_lost`, which is the last resort.
     """

@@ -13,17 +13,19 @@ from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User, writable_folder
 
 _SEARCH = 0o011
-"""Mode bits that let others pass through a folder to a name that they know, without listing it."""
+"""Mode bits with which other users can reach a known name in a folder, but cannot list the folder."""
 
 _LIMIT_S = 30.0
-"""Time limit for entering a few folders (seconds), because a file system may hang."""
+"""Time limit for a check that enters a few folders (seconds). A hanging file system would otherwise block the
+check."""
 
 # The kernel decides, because access lists, capabilities and mount options all matter.
 _ENTER = 'for folder do cd "$folder" 2>/dev/null || { printf %s "$folder"; exit 9; }; done'
 
 
 def open_way(rundir: Path, *, top: Path) -> None:
-    """Let everybody pass through the private folders from `top` down to `rundir`; only the owner can list them.
+    """Let every user pass through the private folders from `top` down to `rundir`. Only the owner can list
+    these folders.
 
     Folders of other users, and folders above `top`, stay as they are. Raises OSError.
     """
@@ -36,7 +38,7 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 def give_to(user: User, path: Path) -> None:
     """Change the owner of a file or folder to the user. The owners of a folder's content do not change. Only
-    we can write in the parent folder. Raises SetupError."""
+    the agent's user may write in the parent folder. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)
@@ -50,7 +52,7 @@ def give_all_to(user: User, folder: Path) -> None:
     """Change the owner of one of bai's folders, and of everything in the folder, to the user. A folder that
     the user already owns is not changed. Raises SetupError.
 
-    Other users cannot replace a name in the folder, because they cannot enter the folder during the change,
+    Other users cannot replace a name in the folder during the change, because they cannot enter the folder,
     and the folder's own owner changes last.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

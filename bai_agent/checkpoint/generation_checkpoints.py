@@ -46,16 +46,16 @@ from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import RunEndedError
 
 if TYPE_CHECKING:
-    # These modules are not loaded in a job of one node.
+    # The following modules are not loaded in a job of one node.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
 
 T = TypeVar("T")
 
 _TICK_S = 0.05
 _TRIED = 3 * SLOTS
-"""Number of checkpoints before the newest checkpoint that are tried, because the files of earlier checkpoints
-have been overwritten. Also the number of earlier folders that the benchmark is told of, if the folder is
-shared."""
+"""Number of checkpoints before the newest checkpoint that a restore tries. Files of older checkpoints have
+been overwritten. If the checkpoint folder is on a shared file system, also the number of earlier folders
+whose paths the benchmark gets."""
 
 
 def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
@@ -78,8 +78,8 @@ def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
 
 
 def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Restore the checkpoint that the leader has chosen, as `restore` does, and wait for the other members.
-    Raises RunEndedError."""
+    """Restore the checkpoint that the leader has chosen, as `restore` does. Then wait until the other members
+    have restored the checkpoint. Raises RunEndedError."""
     generation, name = ctx.rundir.generation, ctx.begins_with
     at = checkpoint_number(name) if name is not None else None
     if not _has_origin_here(ctx):
@@ -105,13 +105,13 @@ def restore_newest(ctx: RunContext) -> None:
 
 
 def restore_origin(ctx: RunContext) -> None:
-    """Restore the other job's checkpoint with which this job begins, unless this job already has its own
+    """Restore the checkpoint of another job with which this job begins, unless this job already has its own
     checkpoints. Raises RunEndedError.
 
-    The restore is part of the pull, so that the nodes of a job launch together.
+    The other job's checkpoint is restored during the pull, so that the nodes of this job launch together.
     """
     if _is_restored_by_first(ctx):
-        return  # The folder may be on a file system that the first node has not mounted yet.
+        return  # The checkpoint folder may be on a file system that the first node has not mounted yet.
     if ctx.job.strategy.nodes == 1 or not _insist(ctx, lambda: checkpoint_record(ctx).numbers()):
         restore(ctx, None)
 
@@ -122,12 +122,13 @@ def _has_origin_here(ctx: RunContext) -> bool:
 
 
 def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
-    """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
+    """Make the checkpoint folder, and restore a checkpoint into the folder, before a generation is launched.
+    Raises RunEndedError.
 
     If the files of a checkpoint do not match its marker, a job of one node restores the previous checkpoint
-    with a warning. The checkpoint before the job's own first checkpoint is the other job's checkpoint with
-    which the job begins, if any. In a job of several nodes, the node fails instead, because the first node
-    has the newer checkpoint in its folder.
+    with a warning. If the job began with another job's checkpoint, this checkpoint counts as the one before
+    the job's first own checkpoint. In a job of several nodes, a node without matching files fails, because
+    the first node has the newer checkpoint in its folder.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -189,7 +190,7 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
     working = working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
     is_absolute = Path(checkpoint.path).is_absolute()
     if not is_absolute and not working.is_dir():
-        return  # starting the benchmark reports the error
+        return  # the start of the benchmark reports the error
     if working.is_relative_to(folder) or ctx.rundir.path.is_relative_to(folder):
         raise _bad(
             f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name one in it, or elsewhere'
@@ -208,8 +209,8 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
 
 
 def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
-    """Raise RunEndedError if the folder has files that do not belong to the job, because a restore would delete
-    them."""
+    """Raise RunEndedError if the checkpoint folder has files that do not belong to the job, because a restore
+    would delete these files."""
     if checkpoint.shared:
         if _has_files(folder, user):
             raise _bad(
@@ -218,7 +219,8 @@ def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: Us
         return
     note = ctx.rundir.checkpoint_folder
     if ctx.record is not None and isinstance(store := ctx.record.store, DirectoryStore):
-        # Nodes on the same machine share the folder, so they share this note.
+        # Nodes on the same machine share the checkpoint folder, so they also share the note that the folder
+        # belongs to the job.
         note = store.folder / checkpoint_record(ctx).attempt.key(note.name)
     if note.exists():
         return
@@ -244,8 +246,9 @@ def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
 
 
 def _restore(ctx: RunContext, folder: Path, user: User | None, newest: CheckpointMarker) -> int:
-    """Restore `newest`; return the number of restored bytes. If its files are incomplete and the job has one node, the most recent
-    earlier checkpoint with complete files is restored. Raises CheckpointError."""
+    """Restore `newest`; return the number of restored bytes. If the files of `newest` are incomplete and the
+    job has one node, the most recent earlier checkpoint with complete files is restored. Raises
+    CheckpointError."""
     record = checkpoint_record(ctx)
     if _is_restored_by_first(ctx):
         ctx.resumed = newest.name
@@ -270,8 +273,8 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
 
 
 def _restore_origin(ctx: RunContext, folder: Path, user: User | None, origin: CheckpointOrigin) -> int:
-    """Restore the checkpoint of another job; return the number of restored bytes. Raises CheckpointError if the checkpoint has
-    changed."""
+    """Restore the checkpoint of another job; return the number of restored bytes. Raises CheckpointError if
+    the other job's checkpoint has changed."""
     if _is_restored_by_first(ctx):
         ctx.resumed = origin.title
         return 0
@@ -304,7 +307,8 @@ def _origin_marker(record: CheckpointRecord, origin: CheckpointOrigin) -> Checkp
 
 
 def _is_restored_by_first(ctx: RunContext) -> bool:
-    """Return whether the first node restores the folder, because several nodes share the machine and the folder."""
+    """Return whether the first node restores the checkpoint for this node, because several nodes share the
+    machine and the checkpoint folder."""
     assert ctx.job.checkpoint is not None
     is_shared = Path(ctx.job.checkpoint.path).is_absolute() and ctx.node.instance_id is None
     return is_shared and not is_first_member(ctx)
@@ -323,8 +327,8 @@ def _restorer(ctx: RunContext, folder: Path, user: User | None, record: Checkpoi
 
 
 def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
-    """Return the answer of the job store. Requests are retried within `limits.pull_timeout` if the store is unreachable. Raises
-    RunEndedError."""
+    """Return the job store's answer to a request. If the store is unreachable, the request is retried within
+    `limits.pull_timeout`. Raises RunEndedError."""
     try:
         return ask_patiently(
             ask, patience=ctx.job.limits.pull_timeout, check=ctx.watch.raise_reason, clock=ctx.clock
@@ -335,8 +339,8 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
 
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:
     generation = ctx.rundir.generation
-    # A missing checkpoint is only reported once, and only in a later generation, because a job begins without a
-    # checkpoint of its own.
+    # A missing checkpoint is reported only once. It is not reported in the first generation, because a job
+    # begins without a checkpoint of its own.
     if not ctx.resumed and (generation == 0 or ctx.events.of(RestoreEvent)):
         return
     marker = ctx.restored

@@ -31,14 +31,14 @@ from bai_agent.runtime.clock import CLOCK, Clock
 T = TypeVar("T")
 
 AT_ONCE = 8
-"""Number of files that are read or sent at a time."""
+"""Number of a checkpoint's files that are read or uploaded at a time."""
 _CHUNK = 1 << 20
 _SECONDS_BYTES = 16
-"""Bytes that the duration of the upload adds to a marker."""
+"""Number of bytes by which a marker grows when the duration of the upload is added to the marker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _SPARE_BYTES = 16 * LOW_DISK_BYTES
-"""Bytes that a checkpoint leaves free on the disk if the job store is a folder, because the run ends if less
-than `LOW_DISK_BYTES` is free."""
+"""Number of bytes that must stay free on the disk if the job store is a folder. A checkpoint must not end the
+run, and the run ends if less than `LOW_DISK_BYTES` is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Keeper:
     node: int
     generation: int
     patience: timedelta
-    """Time for which requests to an unreachable store are retried."""
+    """Longest time for which a request to an unreachable store is retried."""
 
     def keep(
         self, snapshot: Snapshot, *, last: CheckpointMarker | None, over: Callable[[], bool]
@@ -57,12 +57,12 @@ class Keeper:
         """Upload a snapshot; return its marker, or None if `last` has the same content. Raises
         CheckpointError.
 
-        over: returns whether the upload must be abandoned; called on several threads.
+        over: function that returns whether the upload must be abandoned. Several threads call `over`.
         """
         begun = time.monotonic()
         files = self._sums(snapshot, over)
         if last is None:
-            # An earlier agent may have saved this checkpoint already.
+            # An agent that ran before this agent was restarted may have saved this checkpoint already.
             generation = self.generation
             last = self._insist(lambda: self.record.newest(before=generation + 1, since=generation), over)
         if last is not None and files == last.files:
@@ -121,8 +121,8 @@ class Keeper:
             )
 
     def _insist(self, work: Callable[[], T], over: Callable[[], bool]) -> T:
-        """Return the result of `work`. Errors of the store are retried within `patience`. Raises
-        CheckpointError."""
+        """Return the result of `work`. After an error of the job store, `work` is repeated within `patience`.
+        Raises CheckpointError."""
         try:
             return ask_patiently(work, patience=self.patience, check=lambda: require_time(over))
         except StoreError as error:
@@ -134,8 +134,8 @@ class Keeper:
 def ask_patiently(
     work: Callable[[], T], *, patience: timedelta, check: Callable[[], None], clock: Clock = CLOCK
 ) -> T:
-    """Return the result of `work`. Temporary errors of the store are retried within `patience`. `check` is called before each try.
-    Raises StoreError, and the errors of `check`."""
+    """Return the result of `work`. After a temporary error of the job store, `work` is repeated within
+    `patience`. `check` is called before each try. Raises StoreError, and the errors of `check`."""
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     give_up_at = clock.monotonic() + patience.total_seconds()
     while True:

@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _SETTLE_S = 10.0
-"""Seconds to wait until nothing is written to the folder. If files still change after this time, the
-checkpoint is skipped."""
+"""Longest wait until nothing is written to the checkpoint folder (seconds). If files still change after this
+time, the checkpoint is skipped."""
 _SKIPPED = 5
-"""Largest number of skipped names in a warning."""
+"""Maximum number of names of skipped files in a warning."""
 
 
 def follow(ctx: RunContext) -> None:
@@ -51,7 +51,7 @@ def follow(ctx: RunContext) -> None:
         return
     started = read_started(ctx.rundir)
     if started is not None and not started.of_this_boot:
-        # After a reboot, the benchmark's last writes may be missing on the disk.
+        # The machine rebooted, so the benchmark's last writes may be missing on the disk.
         return
     keeper = Keeper(
         record=checkpoint_record(ctx),
@@ -73,9 +73,10 @@ def follow(ctx: RunContext) -> None:
 
 
 def wait_until_kept(ctx: RunContext) -> None:
-    """Wait until the last checkpoint of this generation is saved, or until no time is left."""
+    """Wait until the last checkpoint of this generation is saved, or until the time limit for saving is
+    over."""
     if ctx.began("drain") is None:
-        # The previous agent may have been killed while it waited for this checkpoint.
+        # A previous agent process may have been killed while it waited for this checkpoint.
         follow(ctx)
     thread = ctx.checkpoints
     if thread is None:
@@ -85,7 +86,8 @@ def wait_until_kept(ctx: RunContext) -> None:
     hurry = math.inf
     while thread.is_alive():
         if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
-            # The limit is computed only once, because half of the time that remains would never be over.
+            # The time limit is computed only once. If it were computed repeatedly as half of the time that
+            # remains, it would never be reached.
             hurry = min(hurry, ctx.drain_deadline())
         if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
             thread.give_up()
@@ -98,7 +100,7 @@ def wait_until_kept(ctx: RunContext) -> None:
 def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
     """Return the number, size and duration of this node's checkpoints."""
     kept, restores = ctx.events.of(CheckpointEvent), ctx.events.of(RestoreEvent)
-    # A restarted agent may restore the same generation a second time.
+    # A restarted agent may restore a checkpoint for the same generation a second time.
     restored = {each.generation: each for each in restores if each.name is not None}.values()
     return CheckpointSummary(
         kept=len(kept),
@@ -116,8 +118,8 @@ def _seconds(events: Iterable[CheckpointEvent | RestoreEvent]) -> float:
 
 
 class CheckpointThread(threading.Thread):
-    """Saves the checkpoints of a generation. Events are created on this thread and read on the main thread of the
-    run."""
+    """Saves the checkpoints of a generation. The checkpoint thread creates events, and the main thread of the
+    run reads the events."""
 
     def __init__(
         self,
@@ -131,11 +133,11 @@ class CheckpointThread(threading.Thread):
         before: KeepsCheckpoints | None,
         before_s: float,
     ) -> None:
-        """every_s: seconds between two checkpoints; None: a checkpoint only at the end. last: the restored
-        checkpoint.
+        """every_s: seconds between two checkpoints. If `every_s` is None, only the generation's last
+        checkpoint is saved. last: the restored checkpoint.
 
-        before: the thread of the previous generation, which must end first; before_s: longest wait for it
-        (seconds).
+        before: the thread of the previous generation, which must end first. before_s: longest wait for the
+        end of that thread (seconds).
         """
         super().__init__(name="checkpoints", daemon=True)
         self._folder, self._keeper, self._user, self._place = folder, keeper, user, place
@@ -186,7 +188,8 @@ class CheckpointThread(threading.Thread):
             if self._before is not None:
                 self._before.join(self._before_s)
                 if self._before.is_alive():
-                    # If both threads ran, both generations would write to the same files in the store.
+                    # If the threads of two generations ran together, both generations would write to the same
+                    # files in the store.
                     self._warn("the upload of the previous generation is still running")
                     return
             while not self._ends.wait(self._every_s):
@@ -199,14 +202,15 @@ class CheckpointThread(threading.Thread):
             self._warn("a defect; agent.log has the details")
 
     def _keep(self, *, over: Callable[[], bool], is_last: bool = False) -> None:
-        """Save a checkpoint if the folder has changed."""
+        """Save a checkpoint if the checkpoint folder has changed since the last checkpoint."""
         self._held = None
         try:
             seen = list_folder(self._folder, user=self._user)
             if seen.files and (self._seen is None or seen.files != self._seen.files):
                 self._keep_changed(over)
         except (CheckpointError, OSError) as error:
-            # Another checkpoint follows at the generation's end, and `give_up` has already reported this one.
+            # No warning is given if another checkpoint follows at the generation's end, or if `give_up` has
+            # already reported this checkpoint.
             if is_last is self._ends.is_set() and not self._is_given_up:
                 self._warn(str(error) if isinstance(error, CheckpointError) else _words(error))
 
@@ -231,7 +235,7 @@ class CheckpointThread(threading.Thread):
 
     def _is_outdated(self) -> bool:
         """Return whether the current upload is useless, because the generation has ended and the files have
-        changed since."""
+        changed since they were captured."""
         if self._is_given_up:
             return True
         if not self._ends.is_set() or self._held is None:

@@ -1,8 +1,8 @@
 """Makes the checkpoint folder equal to a stored checkpoint, with the rights of the benchmark's user.
 
-Files are first downloaded to a subfolder. After the checksums of all files match the marker, the files
-replace the folder's content. After a kill at any point the folder is restored again, because a generation
-begins only after a complete restore.
+Files are first downloaded to a subfolder. When the checksums of all downloaded files match the marker, the
+downloaded files replace the content of the checkpoint folder. If the agent is killed at any point, the folder
+is restored again later, because a generation begins only after a complete restore.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Restorer:
     stopping: Callable[[], bool]
 
     def is_there(self, marker: CheckpointMarker) -> bool:
-        """Return whether the folder already equals that checkpoint. Raises CheckpointError, OSError."""
+        """Return whether the folder already has exactly the files of a checkpoint. Raises CheckpointError,
+        OSError."""
         listing = list_folder(self.folder, user=self.user)
         wanted = {each.name: (each.size, each.link) for each in marker.files}
         return (
@@ -48,8 +49,8 @@ class Restorer:
         )
 
     def restore(self, marker: CheckpointMarker) -> bool:
-        """Make the folder equal to that checkpoint. If the store's files do not match the marker, leave the
-        folder unchanged and return False.
+        """Replace the folder's content by the files of a checkpoint. If the store's files do not match the
+        checkpoint's marker, leave the folder unchanged and return False.
 
         Raises PullError, PullStopped, StoreError, CheckpointError, OSError.
         """
@@ -77,8 +78,8 @@ class Restorer:
         return True
 
     def _pull(self, marker: CheckpointMarker, staging: Path) -> None:
-        # Files from an earlier restore may belong to another checkpoint in the same slot. Without the manifest,
-        # the puller compares them with the store's current files.
+        # Files from an earlier restore may belong to another checkpoint in the same slot. The manifest is
+        # deleted, so that the puller compares the earlier files with the store's current files.
         self.manifest.unlink(missing_ok=True)
         key = self.record.folder(marker)
         source = Source(
@@ -99,7 +100,7 @@ class Restorer:
         )
 
     def _fit(self, marker: CheckpointMarker, paths: dict[str, Path]) -> bool:
-        """Return whether these files have the sizes and checksums in the marker."""
+        """Return whether downloaded files have the sizes and checksums in the marker."""
         try:
             return all(side_by_side([partial(self._fits, each, paths[each.name]) for each in _real(marker)]))
         except FileNotFoundError:

@@ -1,8 +1,9 @@
 """Captures all files of the checkpoint folder at one moment, while the benchmark continues.
 
 Each file gets a hard link in the run directory, so the file's content remains even if the benchmark renames
-or deletes the file. The listings of the folder before and after the links are made must be equal. A file that
-is rewritten in place is only detected by its size and time, which are checked again after the upload.
+or deletes the file. The folder is listed before and after the links are made, and the two listings must be
+equal. A file that is rewritten in place is only detected by its size and time, which are checked again after
+the upload.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from bai_agent.light_dataclass import dataclass
 STAGING = ".bai-restore"
 """Subfolder into which a checkpoint is downloaded before it replaces the folder's content."""
 _STEPS_S = 0.05
-"""Seconds within which two writes to a file may leave the same modification time. The kernel's clock for
+"""Time in which two writes to a file can leave the same modification time (seconds). The kernel's clock for
 modification times advances in steps of up to 10 ms."""
 _PAUSE_S = 0.2
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
-"""Errors that mean that a name now belongs to another file, or to no file."""
+"""Error numbers that mean that a name now belongs to another file, or to no file."""
 
 
 class FileVersion(NamedTuple):
@@ -104,7 +105,8 @@ class Snapshot:
         make_folder(place, private=place.parent)
 
     def hold(self, folder: Path, name: str, *, user: User | None) -> None:
-        """Link one file, so that its content remains. Raises _ChangedError, CheckpointError."""
+        """Make a hard link to one file, so that the file's content remains. Raises _ChangedError,
+        CheckpointError."""
         try:
             descriptor = open_as(user, folder / name, follow=False)
         except OSError as error:
@@ -129,7 +131,8 @@ class Snapshot:
         self.paths[name] = path
 
     def rewritten(self) -> str | None:
-        """Return the name of a file that was written to after the file was captured; None if no file was."""
+        """Return the name of a file that was written to after the file was captured; None if no file was
+        written to."""
         for name, path in self.paths.items():
             if _version(path.stat()) != self.listing.files[name]:
                 return name
@@ -152,9 +155,11 @@ def take_snapshot(
     over: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Snapshot:
-    """Return the files of `folder` at one moment, linked below `place`; the caller releases it.
+    """Return the files of `folder` at one moment, linked below `place`. The caller releases the returned
+    snapshot.
 
-    until: deadline for a folder that keeps changing (`time.monotonic()`). Raises CheckpointError.
+    until: time at which the capture of a folder that keeps changing is given up (`time.monotonic()`). Raises
+    CheckpointError.
     """
     while True:
         try:
@@ -171,7 +176,7 @@ def _take(folder: Path, *, user: User | None, place: Path) -> Snapshot:
     before = _list_again(folder, user=user)
     now = time.time()
     for name, each in before.files.items():
-        # Another write within the same step of the clock would not be detected.
+        # A second write within the same step of the kernel's clock would not change the modification time.
         if 0 <= now - each.mtime_ns / 1e9 < _STEPS_S:
             raise _ChangedError(name)
     snapshot = Snapshot(before, place)

@@ -9,13 +9,15 @@ from importlib import import_module
 from pathlib import Path
 
 try:
-    # As in the module `random`, because hashlib loads OpenSSL, which takes milliseconds of each start.
+    # Imported like this in the module `random` as well. hashlib is not imported, because it loads OpenSSL,
+    # which takes milliseconds at each start.
     _SHA = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
 except ImportError:
     _SHA = import_module("hashlib")
 
 NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
-"""Errors of `link` on file systems without hard links: FAT, many FUSE and SMB mounts; link(2), "ERRORS"."""
+"""Error numbers of `link` on file systems without hard links, such as FAT and many FUSE and SMB mounts:
+link(2), "ERRORS"."""
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """Errors of a process, or a machine, that has no file descriptor left."""
@@ -29,7 +31,8 @@ _RENAME_NOREPLACE = 1
 def draft_beside(path: Path, suffix: str) -> Path:
     """Return a hidden path beside `path` that ends in `suffix`.
 
-    If the name would be too long, it contains a checksum of the name of `path` instead of that name.
+    If the new name would be too long, the new name contains a checksum of the name of `path` instead of that
+    name.
     """
     name = os.fsencode(path.name)
     if len(name) + len(suffix) + 1 > _LONGEST:
@@ -38,14 +41,15 @@ def draft_beside(path: Path, suffix: str) -> Path:
 
 
 def name_digest(content: bytes) -> str:
-    """Return the first 32 hexadecimal digits of the SHA-256 of `content`, for a name."""
+    """Return the first 32 hexadecimal digits of the SHA-256 of `content`, for use in a file name."""
     return str(_SHA.sha256(content).hexdigest()[:32])
 
 
 def place_new(draft: Path, path: Path) -> None:
     """Move the complete file `draft` to `path`. If `path` exists, raise FileExistsError and keep `draft`."""
     try:
-        # A link fails if the name exists, but a rename does not.
+        # A hard link is used, because linking fails if the name exists, but renaming replaces the existing
+        # file.
         os.link(draft, path)
     except FileExistsError:
         raise
@@ -59,7 +63,7 @@ def place_new(draft: Path, path: Path) -> None:
 
 def _rename_new(draft: Path, path: Path) -> None:
     """Rename without replacing an existing file. renameat2(2) lists the file systems that support this."""
-    # Imported here, because only file systems without hard links need it.
+    # Imported here, because only file systems without hard links need ctypes.
     import ctypes
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -75,8 +79,10 @@ def _rename_new(draft: Path, path: Path) -> None:
 
 
 def link_descriptor(descriptor: int, path: Path) -> None:
-    """Give the open file `descriptor` the name `path`, even if its original name is gone. Raises OSError."""
-    # With a folder's descriptor Python calls linkat, which follows the link in /proc to the file itself.
+    """Give the open file `descriptor` the name `path`, even if the file's original name was deleted. Raises
+    OSError."""
+    # With a folder's descriptor as argument, Python calls linkat, which follows the link in /proc to the file
+    # itself.
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=folder, follow_symlinks=True)

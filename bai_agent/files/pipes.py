@@ -12,8 +12,8 @@ _PIECE = 65536
 def read_to_end(descriptor: int, *, timeout_s: float, most: int | None = None) -> bytes:
     """Return the content of a pipe until its last writer closes it, or the first `most` bytes.
 
-    Raises TimeoutError if that takes longer than `timeout_s`. Uses poll, because select() fails for
-    descriptors from 1024 on.
+    Raises TimeoutError if the read takes longer than `timeout_s`. poll() is used, because select() fails for
+    descriptors of 1024 or more.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -31,7 +31,7 @@ def read_to_end(descriptor: int, *, timeout_s: float, most: int | None = None) -
 
 
 def write_within(descriptor: int, content: bytes, *, timeout_s: float) -> None:
-    """Write all of `content` into a pipe. Raises TimeoutError if its reader is too slow."""
+    """Write all of `content` into a pipe. Raises TimeoutError if the pipe's reader is too slow."""
     os.set_blocking(descriptor, False)
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)

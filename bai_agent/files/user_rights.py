@@ -1,10 +1,11 @@
 """Lets a thread of root's agent work on files as the benchmark's user, in folders that this user can write.
 
-The user may replace names in such a folder by links at any moment, even between two system calls. So root
-does not check names. Instead the thread takes the user's own user id and groups, and the kernel refuses
-whatever the user may not do. Linux has separate ids for file access in each thread (credentials(7),
-setfsuid(2)). So other threads keep their ids, the user cannot send signals to this thread, and the thread
-gives up root's capabilities over files (capabilities(7), "Effect of user ID changes on capabilities").
+The user may replace names in such a folder by links at any moment, even between two system calls. For this
+reason, root does not check names itself. Instead, the thread takes the user's own user id and groups, and the
+kernel refuses any access that the user does not have. Linux has separate ids for file access in each thread
+(credentials(7), setfsuid(2)). Other threads of the agent keep their ids. The user cannot send signals to the
+changed thread, and this thread gives up root's capabilities over files (capabilities(7), "Effect of user ID
+changes on capabilities").
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 from bai_agent.light_dataclass import dataclass
 
 _SETGROUPS = 116 if os.uname().machine == "x86_64" else 159
-"""Number of the system call: 159 on arm64 and all later architectures (include/uapi/asm-generic/unistd.h)."""
+"""Number of the system call setgroups: 159 on arm64 and all later architectures
+(include/uapi/asm-generic/unistd.h)."""
 _MOST_LINKS = 40
 """Maximum number of links that the kernel follows in a path: path_resolution(7)."""
 _ACL = "system.posix_acl_access"
@@ -46,7 +48,7 @@ def user_rights(user: User | None) -> Iterator[None]:
     """Let this thread open, make, change and remove files as `user`, until the context is left.
 
     user: None to change nothing. Do not start threads or processes in the context, because they would inherit
-    these rights. Raises PermissionError if we are not root.
+    the user's rights. Raises PermissionError if we are not root.
     """
     if user is None:
         yield
@@ -64,9 +66,10 @@ def user_rights(user: User | None) -> Iterator[None]:
 
 
 def folder_owner(folder: Path) -> User | None:
-    """Return the owner of `folder` if we are root and the owner is another user, else None.
+    """Return the owner of `folder` if this process runs as root and the owner is another user. Return None
+    otherwise.
 
-    Returns None also if `folder` does not exist. The owner must not be able to write in the parent of
+    None is also returned if `folder` does not exist. The owner must not be able to write in the parent of
     `folder`.
     """
     if os.geteuid() != 0:
@@ -99,7 +102,7 @@ def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
     """Return a descriptor for reading a regular file that `user` can reach. Raises OSError.
 
     Does not wait for the writer of a FIFO. Refuses a link through /proc to a file that this process has open
-    and `user` cannot reach.
+    but that `user` cannot reach.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     with user_rights(user):
@@ -120,13 +123,14 @@ def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
 def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
     """Yield the arguments of `subprocess` that start a child as `user` in the folder `cwd`. Raises OSError.
 
-    The folder is passed by its descriptor, because `subprocess` would enter a path while it is still root.
+    The folder is passed by its descriptor, because `subprocess` would enter a path while the child is still
+    root.
     """
     if user is None:
         yield {"cwd": cwd}
         return
     with user_rights(user):
-        # Because of the dot, the kernel refuses a folder that the user cannot enter.
+        # The path ends in a dot, so that the kernel refuses a folder that the user cannot enter.
         folder = os.open(f"{cwd}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _require_reach(user, folder, cwd)
@@ -141,7 +145,8 @@ def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
 
 
 def _require_reach(user: User, descriptor: int, path: Path) -> None:
-    """Raise PermissionError if `user` cannot reach a file by its real name. path: the name that was opened.
+    """Raise PermissionError if `user` cannot reach a file by its real name. path: the name by which the file
+    was opened.
 
     The kernel lets a process pass through its own /proc/self/cwd and /proc/self/fd without checking the
     folders above.
@@ -155,7 +160,8 @@ def _require_reach(user: User, descriptor: int, path: Path) -> None:
 def may_change(user: User, path: Path) -> bool:
     """Return whether `user` can write to `path` or to a folder above or below it. Raises OSError.
 
-    If not, the user cannot replace any name in these folders. Root makes missing parent folders.
+    If the result is False, the user cannot replace any name in these folders. Root makes missing parent
+    folders.
     """
     if writable_folder(user, path) is not None:
         return True
@@ -163,9 +169,10 @@ def may_change(user: User, path: Path) -> bool:
 
 
 def writable_folder(user: User, path: Path) -> Path | None:
-    """Return the first folder on the way to `path` in which `user` can replace the next name. Raises OSError.
+    """Return the first folder on the path `path` in which `user` can replace the next name of the path.
+    Raises OSError.
 
-    The result may be `path` itself. It is None if there is no such folder.
+    The result may be `path` itself. The result is None if `user` can replace no name of the path.
     """
     parts = deque(path.parts[1:])
     at = Path("/")
@@ -193,7 +200,8 @@ def writable_folder(user: User, path: Path) -> Path | None:
 
 
 def _can_exchange(user: User, folder: Path, status: os.stat_result, name: str | None) -> bool:
-    """Return whether `user` can replace `name` in `folder`. name: None for any name."""
+    """Return whether `user` can replace `name` in `folder`. If `name` is None: whether `user` can replace any
+    name in `folder`."""
     if not _can_write(user, folder):
         return False
     if name is None or not status.st_mode & stat.S_ISVTX or status.st_uid == user.uid:
@@ -211,13 +219,14 @@ def _can_write(user: User, folder: Path) -> bool:
         return True
     if not status.st_mode & stat.S_IWGRP:
         return False
-    # If there is an access control list, the group's bits are the bits of the list's mask: acl(5).
+    # If the folder has an access control list, the mode's group bits are the bits of the list's mask: acl(5).
     return status.st_gid in user.groups or _ACL in os.listxattr(folder)
 
 
 @cache
 def _libc() -> Any:
-    # Imported here, because most jobs run as our own user, and every start would pay for the import.
+    # Imported here, because most jobs run as the agent's own user, and the import would delay the start of
+    # every job.
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -228,13 +237,14 @@ def _libc() -> Any:
 
 
 def _file_id(function: str) -> int:
-    """Return this thread's user or group id for file access. The function sets -1, which changes nothing."""
+    """Return this thread's user or group id for file access. The system call only returns the current id when
+    it sets one, so it is called with -1, which changes nothing."""
     return int(getattr(_libc(), function)(_NO_ID))
 
 
 def _change_id(function: str, number: int) -> None:
     getattr(_libc(), function)(number)
-    # The call does not report whether it worked.
+    # The system call does not report whether it succeeded.
     if _file_id(function) != number:
         raise PermissionError(
             errno.EPERM, f"{function} to {number} is refused; only root may work as another user"
@@ -242,7 +252,8 @@ def _change_id(function: str, number: int) -> None:
 
 
 def _set_groups(groups: Sequence[int]) -> None:
-    """Set the groups of this thread alone: the C library's own function sets them for all threads."""
+    """Set the groups of this thread alone. The C library's own function is not used, because it sets the
+    groups of all threads."""
     import ctypes
 
     numbers = (ctypes.c_uint * len(groups))(*groups)

@@ -1,12 +1,14 @@
 """Runs at the start of every Python of a benchmark, through PYTHONPATH, and makes the Python's output appear
 while the Python runs.
 
-BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two writes, of the text and of the
-newline, between which another process's text can come. timed: a flush ten times a second, so SIGTERM loses at
-most the last tenth. After this module, the `sitecustomize` of the Python itself runs.
+BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two writes, one for the text and one
+for the newline, and another process's text can come between the two. timed: a flush ten times a second, so
+SIGTERM loses at most the output of the last tenth of a second. After this module, the `sitecustomize` of the
+Python itself runs.
 
 In a job with the strategy adaptdl, this module lets `import adaptdl`, whose last version is of 2022, work
-with current versions of numpy, semver and setuptools, and with a port that our agent reserves for AdaptDL.
+with current versions of numpy, semver and setuptools, and with a port that bai's agent has reserved for
+AdaptDL.
 
 Annotations are those of Python 3.6, because the benchmark's Python may be older than the agent's.
 """
@@ -70,8 +72,8 @@ def _flush_often() -> None:
 
 
 class _AdaptDlFinder:
-    """A finder that finds no module. When `import adaptdl` calls the finder, it puts in place what AdaptDL
-    needs."""
+    """An import finder that finds no module. When `import adaptdl` calls the finder, the finder restores the
+    names and the port that AdaptDL needs."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
