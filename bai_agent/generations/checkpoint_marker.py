@@ -44,7 +44,8 @@ class CheckpointFile:
     """A file of a checkpoint, or a symbolic link to another file."""
 
     name: Text
-    """Path below the checkpoint's folder. Bytes that are not UTF-8 are lone surrogates."""
+    """Path below the checkpoint's folder. Bytes of the path that are not UTF-8 are represented by lone
+    surrogates."""
     size: Count = 0
     sha256: Text | None = None
     """SHA-256 of the file's content. None for a symbolic link."""
@@ -106,7 +107,8 @@ class CheckpointRecord:
         return sorted((at for at in numbers if at is not None), reverse=True)
 
     def marker(self, at: CheckpointNumber) -> CheckpointMarker:
-        """Return a checkpoint that was listed. Raises RecordError if its marker is malformed."""
+        """Return the marker of a checkpoint that `numbers` listed. Raises RecordError if the marker is
+        malformed."""
         key = self._key(at)
         where = f"{self.attempt.job.store.url}/{key}"
         found = self.attempt.job.read_listed(key)
@@ -115,8 +117,8 @@ class CheckpointRecord:
         return read_marker(found, at, where=where)
 
     def markers(self, *, before: CheckpointNumber | None = None) -> Iterator[CheckpointMarker]:
-        """Yield the checkpoints before that number, or all checkpoints, newest first, without malformed
-        markers."""
+        """Yield the markers of the checkpoints before the checkpoint `before`, or of all checkpoints, newest
+        first. Malformed markers are left out."""
         for at in self.numbers():
             if before is None or at < before:
                 try:
@@ -148,8 +150,8 @@ class CheckpointRecord:
         return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1
 
     def next_slot(self, node: int) -> int:
-        """Return the slot that the next checkpoint of that node overwrites, which is the slot after that of
-        the node's newest checkpoint."""
+        """Return the slot that a node's next checkpoint overwrites. It is the slot after the slot of the
+        node's newest checkpoint."""
         for each in islice(self.markers(), _LOOKED_AT):
             if each.node == node:
                 return (each.slot + 1) % SLOTS
@@ -173,13 +175,13 @@ class CheckpointRecord:
         )
 
     def write(self, marker: CheckpointMarker) -> bool:
-        """Publish a checkpoint whose files are complete; return False if another checkpoint has its
-        number."""
+        """Publish a checkpoint whose files are complete. Return False if another checkpoint already has the
+        same number."""
         job, key, content = self.attempt.job, self._key(marker.at), marker_bytes(marker)
         if job.store.put(key, content, if_absent=True):
             return True
-        # A put that is repeated after its answer was lost finds its own object. If the store wrongly answers
-        # "exists", the object is put again.
+        # The existing object is possibly this marker, written by an earlier try whose answer was lost. If
+        # there is no object, the store's answer was wrong, and the caller tries again.
         found = job.read_object(key)
         if found is None:
             raise StoreError(f"{job.store.url}/{key} was not stored")
@@ -191,13 +193,13 @@ class CheckpointRecord:
 
 def marker_bytes(marker: CheckpointMarker) -> bytes:
     """Return the content of a marker's object."""
-    # The JSON is ASCII, because a name that is not UTF-8 has lone surrogates.
+    # The JSON is ASCII, because a file name that is not UTF-8 has lone surrogates.
     return json.dumps(asdict(marker)).encode("ascii") + b"\n"
 
 
 def marker_digest(marker: CheckpointMarker) -> str:
-    """Return a checksum over a checkpoint's files with their checksums, and over the checkpoint's place in
-    the record."""
+    """Return the checksum of a marker. It covers the names and checksums of the checkpoint's files, and the
+    checkpoint's number and slot."""
     return hashlib.sha256(marker_bytes(marker)).hexdigest()
 
 
@@ -216,7 +218,8 @@ def read_marker(table: object, at: CheckpointNumber, *, where: str) -> Checkpoin
 
 
 def _problem(file: CheckpointFile, names: Collection[str]) -> str | None:
-    """Return the mistake in a file of a marker that has these names; None if the file has no mistake."""
+    """Return what is wrong with a file that a marker lists; None if nothing is wrong. names: the names of all
+    files in the marker."""
     if not is_below(file.name):
         return "is not a file name"
     if any(folder in names for folder in _parents(file.name)):
@@ -227,7 +230,7 @@ def _problem(file: CheckpointFile, names: Collection[str]) -> str | None:
 
 
 def is_below(name: str) -> bool:
-    """Return whether a name is a path below a folder, without detours."""
+    """Return whether a name is a relative path without empty, "." and ".." parts."""
     return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
@@ -237,7 +240,8 @@ def leads_inside(name: str, target: str) -> bool:
     parts = target.split("/")
     while up < len(parts) and parts[up] == "..":
         up += 1
-    # Only leading ".." are accepted: a ".." after a name leads out of the folder to which that name leads.
+    # Only leading ".." are accepted, because a ".." after the name of a symbolic link would lead to the
+    # parent of the link's target.
     return up <= name.count("/") and is_below("/".join(parts[up:]))
 
 

@@ -2,7 +2,8 @@
 policy.
 
 A *generation* is a stretch of a job with fixed members in a fixed order. All members start together and end
-together. A *member* is a node of a generation. The first row of `ROWS` that fits decides:
+together. A *member* is a node of a generation. The decision is that of the first row of `ROWS` whose
+observation applies:
 
 | observation | decision |
 |---|---|
@@ -99,9 +100,10 @@ class StartGeneration:
     ledger: Ledger
     why: Change = Change.FAILED
     nodes: tuple[int, ...] = ()
-    """Numbers of the nodes that are the reason."""
+    """Numbers of the nodes that caused the new generation."""
     planned: bool = False
-    """Whether all members still run, so that they can stop together a moment later."""
+    """Whether all members of the previous generation still run, so that all of them can stop together a
+    moment later."""
     backoff_s: float = 0.0
     """Seconds that the next generation of an elastic job must wait."""
 
@@ -115,13 +117,13 @@ class Park:
     ledger: Ledger
     why: Change
     nodes: tuple[int, ...]
-    """Numbers of the nodes that are the reason."""
+    """Numbers of the nodes that caused the stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndNode:
-    """A node that joined late and cannot prepare ends its part of the job, and the job continues. The node is
-    not observed any more."""
+    """A node that joined late cannot prepare, so this node's agent ends. The job continues without the node,
+    and later observations leave the node out."""
 
     node: int
 
@@ -148,8 +150,8 @@ class EndJob:
 
     why: Why
     nodes: tuple[int, ...] = ()
-    """Numbers of the nodes that are the reason. After a success, numbers of the nodes that were lost shortly
-    before."""
+    """Numbers of the nodes that caused the job's end. After a success, numbers of the nodes that were lost
+    shortly before."""
     sentence: str = ""
     """Message for people, if how the nodes ended does not explain the job's end."""
 
@@ -158,7 +160,7 @@ Decision: TypeAlias = GoOn | EndRest | Pause | StartGeneration | Park | EndNode 
 
 
 def decide(seen: GenerationObservation, policy: Policy) -> Decision:
-    """Return the next decision, which is that of the first row that fits."""
+    """Return the next decision, which is that of the first row of `ROWS` whose observation applies."""
     for row in ROWS:
         if (decision := row(seen, policy)) is not None:
             return decision
@@ -197,7 +199,8 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
         return EndJob(why=Why.HOPELESS, nodes=unfit) if unfit else None
     failures = failed_members(seen, policy)
     bad = [each for each in failures if not may_get_better(each, seen, policy)] or _unrestored(seen, policy)
-    # If no member failed, all members were ended for another reason.
+    # If all members ended, but no member failed, saved its state or is gone, the members ended for another
+    # reason, and the job ends.
     is_explained = failures or gone_members(seen, policy) or saved_members(seen, policy)
     is_over = bool(seen.members) and seen.all_ended and not is_explained
     if bad or is_over:
@@ -206,8 +209,8 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _unrestored(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that could not restore the checkpoint, if the job cannot go on without these
-    members. In that case, other nodes would fail likewise."""
+    """Return the members that could not restore the checkpoint, if the job cannot continue without these
+    members. If so, the job ends, because other nodes would also fail to restore the checkpoint."""
     gone = gone_members(seen, policy)
     found = [each for each in gone if each.could_not_restore]
     return [] if policy.has_enough(len(seen.members) - len(gone)) else found
@@ -321,7 +324,7 @@ def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _scaled(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    # Waiting nodes may belong to the generation without being members of the generation.
+    # A benchmark that absorbs changes may already use waiting nodes that are not members of the generation.
     joining = takeable(seen, policy, at_once=True) if policy.absorbs and seen.is_scaled else ()
     nodes = [*(each.node for each in left_members(seen, policy)), *joining]
     kept = set(sorted(nodes)[: seen.desired])
@@ -348,7 +351,8 @@ ROWS: Sequence[Callable[[GenerationObservation, Policy], Decision | None]] = (
     _joined,
     _scaled,
 )
-"""The rows in their order. Each function returns its decision if the row fits."""
+"""The rows of the table above, in order. Each function returns the row's decision, or None if the row's
+observation does not apply."""
 _LOSSES_IN_ORDER = (Change.LOST, Change.BROKE, Change.NOT_STOPPED, Change.NOT_RESTORED, Change.LEFT)
 
 
@@ -363,8 +367,8 @@ def _change(
     planned: bool = False,
     is_restart: bool = False,
 ) -> StartGeneration | Park:
-    """Return the next generation of an elastic job. If there were too few members, all waiting nodes join at
-    once."""
+    """Return the next generation of an elastic job. If the generation would have too few members, all waiting
+    nodes join at once."""
     left = [each.node for each in left_members(seen, policy) if each not in without]
     members = _fill(left, seen, joining)
     if not policy.has_enough(len(members)):
@@ -392,8 +396,8 @@ def _change(
 
 
 def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[int]) -> tuple[int, ...]:
-    """Return the members of the next generation. The remaining members come first, without the highest
-    numbers if there are too many. Nodes that join follow."""
+    """Return the members of the next generation: first the remaining members, then the nodes that join. If
+    too many members remain, those with the highest numbers are left out."""
     left = list(left)
     kept = set(sorted(left)[: seen.desired])
     free = max(0, seen.desired - len(kept))

@@ -15,7 +15,7 @@ from bai_agent.light_dataclass import asdict, dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class _Record:
-    """The keys of a `StartGeneration` that are read again."""
+    """The keys of a `StartGeneration` that are read back from the run directory."""
 
     ledger: Annotated[Ledger, Rule("a ledger")]
     members: Nodes = field(default_factory=list)

@@ -11,9 +11,9 @@ from bai_agent.job.generation_records import Change
 from bai_agent.job.outcome import MAY_GET_BETTER, WITH_EXIT_STATUS, Outcome
 
 MOST_GENERATIONS = 64
-"""Largest number of generations. After this number, no lost node is admitted again."""
+"""Number of generations after which no lost node is admitted again."""
 SETTLE_S = 5.0
-"""Seconds within which several losses count as one."""
+"""Losses of several nodes within this number of seconds count as one loss."""
 QUICK_SAVE_S = 60.0
 """A generation that ends because a member saved its state is a quick save if it ends within this number of
 seconds after its start."""
@@ -38,8 +38,8 @@ def takeable(
 
 
 def left_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that can continue. A member that has succeeded is not lost, but it may have left
-    since."""
+    """Return the members that can continue. A member that has succeeded is not lost, but its node may have
+    left since."""
     return [
         each
         for each in seen.members
@@ -50,7 +50,7 @@ def left_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
 
 
 def gone_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that are missing in the next generation."""
+    """Return the members that cannot take part in the next generation."""
     if not policy.is_elastic or not seen.is_at(Stage.RUNNING, Stage.CHANGING):
         return []
     gone = [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
@@ -117,7 +117,7 @@ def _has_saved(member: Member, seen: GenerationObservation, policy: Policy) -> b
 
 
 def own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
-    """Return the nodes whose failure no loss can explain."""
+    """Return the nodes whose failure cannot be a consequence of another node's loss."""
     failures = failed_members(seen, policy)
     return tuple(each.node for each in failures if _is_own(each, seen, policy))
 
@@ -127,7 +127,7 @@ def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool
     ended."""
     if not policy.is_elastic or failed.end is None:
         return True
-    # A heartbeat is older than the observation of that heartbeat.
+    # `look_s` is added, because a heartbeat is written earlier than it is observed.
     since_s = failed.end.ended_s + policy.look_s
     return not any(
         each.lived_s(now_s=seen.now_s) <= since_s and (each.end is None or each.is_missing(policy))

@@ -59,7 +59,8 @@ class Member:
     end: MemberEnd | None = None
     """The end of that generation on this node. None until the generation has ended there."""
     silent_s: float = 0.0
-    """Seconds since the member's last heartbeat was observed, or since the member last answered directly."""
+    """Seconds since the member's last heartbeat was observed, or since the member last answered a direct
+    request."""
     unheard_s: float | None = None
     """Like `silent_s`, including time without access to the store. None if the store could be read all the
     time."""
@@ -70,8 +71,8 @@ class Member:
     """Seconds since the member should have stopped the previous generation. None if the member has stopped,
     or need not stop."""
     late_s: float | None = None
-    """Seconds since the member should have had the checkpoint of a generation that begins. None if the member
-    is not late."""
+    """Seconds since the time limit for the member to restore the checkpoint of the next generation. None if
+    the limit is not exceeded."""
 
     @property
     def has_succeeded(self) -> bool:
@@ -112,7 +113,7 @@ class Member:
         return self.leaving_s if self.late_s is None else self.late_s
 
     def may_be_gone_in(self, seconds: float, policy: Policy) -> bool:
-        """Return whether the node would count as lost after this time without a heartbeat."""
+        """Return whether the node would count as lost if it wrote no heartbeat for this time."""
         silent_s = 0.0 if self.has_succeeded else self.silent_s
         return silent_s + seconds > policy.silence_s or (self.stopping_s or 0.0) + seconds > policy.stop_s
 
@@ -139,7 +140,7 @@ class GenerationObservation:
 
     now_s: float
     running_s: float
-    """Seconds since the first generation began, waiting included."""
+    """Seconds since the first generation began, including the time in which the job waited for nodes."""
     max_runtime_s: float | None = None
     """Seconds that the job may run. None if there is no limit."""
     members: Sequence[Member]
@@ -157,7 +158,7 @@ class GenerationObservation:
     desired: int = 1
     """Desired number of nodes."""
     is_scaled: bool = False
-    """Whether a request for another number is newer than the newest generation."""
+    """Whether another number of nodes was requested after the newest generation was decided."""
     cancelled: bool = False
     time: int = 0
     """Time of the observation, by the store's clock (ms UTC)."""

@@ -11,7 +11,7 @@ LONGEST_BACKOFF_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """When a job's benchmark is restarted, and with how many nodes."""
+    """Rules for when a job's benchmark is restarted, and with how many nodes."""
 
     restart: Restart
     min_nodes: int | None = None
@@ -37,7 +37,8 @@ class Policy:
     absorbs: bool = False
     """Whether the benchmark continues by itself when a node is lost or joins, while the first member runs."""
     notice_s: float = 5.0
-    """Seconds within which notices of several nodes count as one change."""
+    """If several nodes announce within this number of seconds that they will be lost, the announcements count
+    as one change."""
 
     @property
     def is_elastic(self) -> bool:

@@ -24,7 +24,7 @@ FOREIGN_WAIT = timedelta(minutes=30)
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.5
 _MOST = 16
-"""Maximum number of other jobs that are reported, and of periods for each of these jobs."""
+"""Maximum number of other jobs that are reported, and maximum number of reported periods per job."""
 
 
 def wait_until_alone(
@@ -37,12 +37,12 @@ def wait_until_alone(
     """Wait until no other job runs on this machine, or until `stopping()`.
 
     Returns the announcement (if there is one) that keeps other jobs away while it is open. `tell` is called
-    whenever the awaited jobs change. The wait for jobs of this user and of root has no limit, but the wait
-    for other users' jobs is limited to FOREIGN_WAIT.
+    whenever the jobs for which this job waits change. The wait for jobs of this user and of root has no
+    limit, but the wait for other users' jobs is limited to FOREIGN_WAIT.
 
     If several jobs want the machine, the next job is the first that announces itself and then sees no other
-    announcement. Each job announces itself before it looks, so two jobs never both win. If two jobs see each
-    other, the job with the greater key withdraws.
+    announcement. Each job announces itself before it looks for other announcements, so two jobs never both
+    win. If two jobs see each other, the job with the greater key withdraws.
     """
     turn = _Turn(me)
     told: list[str] = []
@@ -74,7 +74,8 @@ class _Turn:
     def __init__(self, me: ThisJob) -> None:
         self._me, self._is_next = me, False
         self.claim: Announcement | None = None
-        """Announcement that keeps other jobs away while it is open. None if this job is not announced."""
+        """Announcement that keeps other jobs away while the announcement is open. None if this job is not
+        announced."""
 
     def awaited(self, *, foreign: bool) -> list[ColocatedJob]:
         """Announce or withdraw this job; return the jobs for which it must wait. Raises OSError.
@@ -87,7 +88,7 @@ class _Turn:
             self.claim = claim
             return self.awaited(
                 foreign=foreign
-            )  # Another job may have announced itself since this one looked.
+            )  # Another job may have announced itself since this job last looked.
         self._is_next = self._is_next or not rivals
         if self._is_next:
             return _announced(others, Use.RUNS)
@@ -103,7 +104,8 @@ def _announced(jobs: Sequence[ColocatedJob], use: Use) -> list[ColocatedJob]:
 
 @contextmanager
 def colocated_jobs_reported(me: ThisJob, events: EventLog) -> Iterator[None]:
-    """Announce this job, and add an event for each other job that runs here before the context is left."""
+    """Announce this job. Until the context is left, add an event for each other job that runs on this
+    machine."""
     announced = me.announce(Use.RUNS)
     watch = ColocationWatch(me.others, events)
 
@@ -125,7 +127,7 @@ def colocated_jobs_reported(me: ThisJob, events: EventLog) -> Iterator[None]:
 
 
 class ColocationWatch:
-    """Records which other jobs ran while this one did, with their times."""
+    """Records which other jobs ran on this machine while this job ran, and when."""
 
     def __init__(
         self,
@@ -138,13 +140,14 @@ class ColocationWatch:
         self._others, self._events, self._now, self._clock = others, events, now, clock
         self._looked = clock()
         self._there: dict[str, tuple[NeighbourEvent, float]] = {}
-        """Event and start of each present job. The start is monotonic, because the time of day may be set."""
+        """Event and start of each job that now runs at the same time. The start is a time of the monotonic
+        clock, because the time of day may be set."""
         self._seen: Counter[str] = Counter()
         """Number of recorded periods of each job."""
         self._blind = False
 
     def look(self) -> None:
-        """Record the jobs that run now. Only the first failure is logged."""
+        """Record the other jobs that run now. Only the first of several consecutive failures is logged."""
         try:
             others = [each for each in self._others() if each.use is Use.RUNS]
         except OSError as error:
@@ -153,7 +156,7 @@ class ColocationWatch:
             self._blind = True
             return
         now, looked = self._now(), self._clock()
-        # All other users' jobs count as one.
+        # All jobs of other users count as one job.
         others = [each if each.job_id is not None else replace(each, key="") for each in others]
         keys = {each.key for each in others}
         for key in [key for key in self._there if key not in keys]:
@@ -199,7 +202,7 @@ def neighbour_name(job_id: str | None) -> str:
 
 
 def _for(seconds: float) -> str:
-    # 0 if this job's agent was killed before it could record the end.
+    # The duration is 0 if this job's agent was killed before it could record the end of the overlap.
     return f", for {seconds:.1f} s" if seconds else ""
 
 

@@ -12,7 +12,7 @@ from bai_agent.machine.host_facts import present
 log = logging.getLogger(__name__)
 
 DRIVER = Path("/dev/nvidiactl")
-"""Exists if an NVIDIA driver is loaded."""
+"""Device file that exists if an NVIDIA driver is loaded."""
 
 
 class Gpus:
@@ -53,7 +53,7 @@ class Gpus:
 
     def _open(self) -> None:
         try:
-            # Optional, because a machine without GPUs may lack the package.
+            # The package is optional, because a machine without GPUs may lack it.
             import pynvml
         except ImportError:
             log.warning(
@@ -118,7 +118,7 @@ def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
 def heat_slowdowns(*, driver: Path = DRIVER) -> dict[str, int]:
     """Return how long (ns) heat has slowed down each GPU since its driver started.
 
-    Omits GPUs that do not report it. May hang if the driver hangs.
+    Omits GPUs that do not report this time. May hang if the driver hangs.
     """
     gpus = Gpus(driver=driver)
     nvml, found = gpus.nvml, {}

@@ -17,14 +17,16 @@ TEXT_CHARACTERS = 200
 """Longest text that is stored (characters). Longer texts are truncated."""
 _FILE_BYTES = 65536
 _CPUINFO_BYTES = 4096
-"""Bytes to read of /proc/cpuinfo: one processor. The kernel takes long to list hundreds of processors."""
+"""Number of bytes to read of /proc/cpuinfo. They describe the first processor. The kernel would take long to
+list hundreds of processors."""
 _ENTRIES = 64
 """Maximum number of disks, interfaces, options and similar entries in a list."""
 
 _BUSY_CORES = 0.5
 """Number of cores whose use by another process distorts a measurement."""
 _BUSY_SECONDS = 2.0
-"""Minimum total processor time of such a process (seconds), because a new process may end soon."""
+"""Minimum total processor time of a process that distorts a measurement (seconds). A process with less is
+possibly new and ends soon."""
 _BUSY_SHARE = 0.1
 """Share of all processors that other processes may use without disturbing a benchmark that does not use
 all of them."""
@@ -150,7 +152,7 @@ def memory(root: Path) -> Facts:
 
 
 def disks(root: Path) -> list[Facts]:
-    """Return the disks that have a device, which excludes loop and RAM disks."""
+    """Return the physical disks. Loop devices and RAM disks are left out."""
     found = []
     for disk in _some(sorted((root / "sys/block").glob("*"))):
         sectors = whole(read_text(disk / "size"))
@@ -171,7 +173,7 @@ def disks(root: Path) -> list[Facts]:
 
 
 def network(root: Path) -> list[Facts]:
-    """Return the network interfaces that have a device."""
+    """Return the physical network interfaces. Virtual interfaces without a device are left out."""
     found = []
     for interface in _some(sorted((root / "sys/class/net").glob("*"))):
         if not (interface / "device").exists():
@@ -183,7 +185,7 @@ def network(root: Path) -> list[Facts]:
                 {
                     "name": short(interface.name),
                     "driver": short(driver.resolve().name) if driver.exists() else None,
-                    # The speed is -1 if the driver does not know it, as in most virtual machines.
+                    # The speed is -1 if the driver does not know the speed, as in most virtual machines.
                     "mbit_per_second": speed if speed and speed > 0 else None,
                     "mtu": whole(read_text(interface / "mtu")),
                     "state": short(read_text(interface / "operstate")),
@@ -217,7 +219,7 @@ def mount_of(folder: Path, root: Path) -> Facts:
     ]
     if not above:
         return {}
-    # Of several file systems at one mount point, the last one is on top.
+    # If several file systems are mounted at one mount point, the last of them is on top.
     device, point, kind, options = max(reversed(above), key=lambda fields: len(fields[1]))
     try:
         usage = os.statvfs(folder)
@@ -258,12 +260,13 @@ def processor_times(root: Path) -> dict[int, tuple[int, int, int, str]]:
     """Return for each pid its parent's pid, its start and used processor time (clock ticks), and its name."""
     found = {}
     folder, names = f"{root}/proc", list[str]()
-    # Large machines have thousands of processes, so no pattern and no Path is made for each of them.
+    # No regular expression and no Path is used per process, because large machines have thousands of
+    # processes.
     with suppress(OSError), os.scandir(folder) as entries:
         names = [each.name for each in entries if each.name.isascii() and each.name.isdecimal()]
     for name in names:
         text = read_text(f"{folder}/{name}/stat", 1024)
-        # The name is in parentheses and may contain anything: proc_pid_stat(5).
+        # The process's name is in parentheses and may contain any character: proc_pid_stat(5).
         program, mark, rest = text.partition("(")[2].rpartition(")")
         fields = rest.split()
         if mark and len(fields) > 19:
@@ -281,7 +284,7 @@ def busiest(
     ours: int,
     root: Path,
 ) -> list[Facts]:
-    """Return the processes that used the most processor time between two looks.
+    """Return the processes that used the most processor time between two calls of `look`.
 
     Omits the process `ours`, its ancestors and its descendants.
     """
@@ -317,7 +320,8 @@ def host_warnings(
     warnings = {**_governor_warnings(processors), **_busy_warnings(load.get("busiest", ()), count)}
     averages = load.get("average") or [0.0]
     earlier = [*load_before, 0.0][0]
-    # All three values must be high, because the average alone may come from our own pull or a finished boot.
+    # All three values must be high. The load average alone may be high because of our own pull or a boot that
+    # has finished.
     if count and min(averages[0], earlier, float(runnable_now)) > _LOAD_SHARE * count:
         warnings[
             f"The load average was {averages[0]:g} just before the benchmark, with {count} processors."
@@ -367,7 +371,7 @@ def _family(processes: Mapping[int, tuple[int, int, int, str]], ours: int) -> se
 
 
 def _user_names(root: Path) -> dict[int, str]:
-    # Not with the module pwd, which may hang if users come from a network service.
+    # The module pwd is not used, because it may hang if the accounts come from a network service.
     names: dict[int, str] = {}
     for line in read_text(root / "etc/passwd").splitlines():
         fields = line.split(":")
@@ -406,7 +410,8 @@ def _boot_parameters(text: str) -> list[str]:
 
 
 def _count(text: str) -> int | None:
-    """Return how many numbers a kernel list such as "0-3,8" contains; None if it is malformed."""
+    """Return how many numbers a list of the kernel such as "0-3,8" contains; None if the list is
+    malformed."""
     total = 0
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
@@ -432,7 +437,7 @@ def _mhz(path: Path) -> int | None:
 
 
 def whole(text: str) -> int | None:
-    """Return a text as an integer; None if it is not one."""
+    """Return a text as an integer; None if the text is not an integer."""
     return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else None
 
 

@@ -39,7 +39,7 @@ class HostSampler:
         self._last: dict[str, float] = {}
         self._last_time: float | None = None
         try:
-            # The first call only begins the interval that the next call measures.
+            # The first call of psutil only begins the interval that the next call measures.
             psutil.cpu_percent(interval=None)
         except _UNREADABLE as error:
             self._warn("processor", error)
@@ -85,8 +85,8 @@ class HostSampler:
         samples: list[Sample] = []
         if self._last_time is not None and now > self._last_time:
             for name, value in counters.items():
-                # If a counter decreased, it has wrapped or its device was replaced, so the rate of this
-                # interval is unknown.
+                # If a counter decreased, the counter has wrapped or its device was replaced, so the rate of
+                # this interval is unknown.
                 if name in self._last and value >= self._last[name]:
                     samples.append((name, (value - self._last[name]) / (now - self._last_time), "B/s"))
         self._last, self._last_time = counters, now
@@ -100,7 +100,7 @@ class HostSampler:
         interfaces = {
             name: interface
             for name, interface in psutil.net_io_counters(pernic=True, nowrap=False).items()
-            # Traffic of the machine with itself is not counted.
+            # The loopback interface is left out, because its traffic does not leave the machine.
             if name != "lo"
         }
         if interfaces:
@@ -111,7 +111,8 @@ class HostSampler:
         return counters
 
     def _disk_bytes(self) -> tuple[float, float] | None:
-        """Return the bytes read and written since boot; None if the kernel does not show them (containers)."""
+        """Return the numbers of bytes read and written since boot; None if the kernel does not show the
+        numbers, as in some containers."""
         try:
             disk = psutil.disk_io_counters(nowrap=False)
         except _UNREADABLE as error:

@@ -1,13 +1,14 @@
 """The jobs that run on this machine at the same time, recognised by their sockets.
 
 A running job listens on an abstract Unix socket whose name identifies the job: unix(7). The kernel lists
-these names to every user in /proc/net/unix, and removes a name when its process ends. So `kill -9` leaves
-nothing stale, and no folder has to be writable for all users. Names belong to a network namespace, so jobs in
-containers with their own networks do not see each other.
+these names to every user in /proc/net/unix, and removes a name when its process ends. For this reason, a job
+that is killed leaves no stale name, and no folder has to be writable for all users. Names belong to a network
+namespace, so jobs in containers with their own networks do not see each other.
 
-Any user can take any such name. So a name counts only if the kernel reports (SO_PEERCRED) that a process of
-this user or of root listens there. All other names together count as "another user's job", and are not
-passed on. Each name has a random part, so that other users cannot occupy the name in advance.
+Any user can listen at a name that looks like a job's. A name therefore counts only if the kernel reports
+(SO_PEERCRED) that a process of this user or of root listens at this name. All other names together count as
+"another user's job", and are not passed on. Each job's name has a random part, so that other users cannot
+occupy the name in advance.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _NAMES = Path("/proc/net/unix")
 _LISTENS = " 00010000 0001 "
 """Flags and type of a listening stream socket, in a line of /proc/net/unix."""
 _ID_CHARACTERS = 60
-"""Longest job id in a socket's name. The name has at most 107 bytes."""
+"""Longest job id in a socket's name (characters), because the name has at most 107 bytes."""
 _NAME = re.compile(
     r"@(bai-([0-9a-f]{8})/([0-9a-f]{8})/(runs|next)/([0-9a-f]{1,11})/[0-9a-f]{6}/([A-Za-z0-9][A-Za-z0-9._-]*))$",
     re.ASCII,
 )
 _BACKLOG = 128
 _NO_DESCRIPTOR_S = 0.1
-"""Pause (seconds) if a connection cannot be accepted, so that pending connections do not keep a CPU busy."""
+"""Pause after a connection could not be accepted (seconds). Without the pause, pending connections would keep
+a CPU busy."""
 _CREDENTIALS = struct.Struct("3i")
 """`struct ucred` of unix(7): process id, user id, group id."""
 _ROOT = 0
@@ -55,7 +57,7 @@ class Use(Enum):
 
     RUNS = "runs"
     NEXT = "next"
-    """The job has not begun, because it waits until no other job runs."""
+    """The job has not begun, because the job waits until no other job runs on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +67,20 @@ class ColocatedJob:
     job_id: str | None
     """Job id, shortened if it is long. None for the jobs of other users."""
     key: str
-    """Digest that identifies the job. For other users' jobs, the digest of one of them."""
+    """Digest that identifies the job. Jobs of other users count as one job, with the digest of one of these
+    jobs."""
     since: int
-    """Start (ms UTC). For other users' jobs, the time at which they were detected."""
+    """Start of the job (ms UTC). For jobs of other users, the time at which the jobs were detected."""
     use: Use
 
     @property
     def name(self) -> str:
-        """Name that is shown to users."""
+        """Name of the job that is shown to users."""
         return self.job_id or "another user's job"
 
 
 class Announcement:
-    """A socket that shows this job to others while it is open."""
+    """A socket that shows this job to other jobs while the socket is open."""
 
     def __init__(self, name: str) -> None:
         """Listen on the abstract socket `name`. Raises OSError."""
@@ -130,12 +133,14 @@ class ThisJob:
 
     @classmethod
     def of(cls, job_id: str, *, place: str, environment: Mapping[str, str] = os.environ) -> ThisJob:
-        """place: location of the job's record, because jobs in two stores may have the same id."""
+        """Return this job. place: location of the job's record, which distinguishes jobs with the same id in
+        two stores."""
         key = _digest(f"{place}\0{job_id}")
         return cls(job_id=job_id, key=key, machine=environment.get(MACHINE, ""))
 
     def announce(self, use: Use) -> Announcement | None:
-        """Announce this job until the returned announcement is closed; return None if that fails."""
+        """Announce this job until the returned announcement is closed. Return None if the job cannot be
+        announced."""
         begin = f"bai-{_digest(self.machine)}/{self.key}/{use.value}/{now_ms():x}"
         try:
             return Announcement(f"{begin}/{os.urandom(3).hex()}/{self.job_id[:_ID_CHARACTERS]}")
@@ -157,7 +162,7 @@ class ThisJob:
                 if match is None or match[2] != machine or match[3] == self.key:
                     continue
                 try:
-                    # If the socket's queue is full now, the next look tries again.
+                    # If the socket's queue is full, the owner is queried again at the next look.
                     with suppress(BlockingIOError):
                         known[line] = self._known[line] if line in self._known else _is_trusted(match[1])
                 except ConnectionRefusedError:
@@ -165,7 +170,7 @@ class ThisJob:
                 use, believed = Use(match[4]), known.get(line, False)
                 job_id, since = (match[6], int(match[5], 16)) if believed else (None, now)
                 each = ColocatedJob(job_id=job_id, key=match[3], use=use, since=since)
-                # A job has a socket for each of its nodes on this machine.
+                # A job with several nodes on this machine has one socket per node.
                 name = each.key if believed else None, use
                 if name not in found or (each.since, each.key) < (found[name].since, found[name].key):
                     found[name] = each
@@ -175,7 +180,8 @@ class ThisJob:
 
 
 def _is_trusted(name: str) -> bool:
-    """Return whether this user or root listens at an abstract name; False if connections are forbidden. Raises OSError.
+    """Return whether this user or root listens at an abstract name. Return False if connections to the name
+    are forbidden. Raises OSError.
 
     Raises ConnectionRefusedError if the socket is no longer listening, and BlockingIOError if its queue is
     full.

@@ -1,8 +1,8 @@
 """Mounts a job's network file systems before the pull, and unmounts them at the job's end.
 
-A file of the run directory lists the targets before anything is mounted there, so that another agent can
-unmount them after a kill. Before the machine powers off, the guardian unmounts the targets that the file
-still lists.
+Before a file system is mounted, its target is listed in a file of the run directory. After a kill, another
+agent unmounts the listed targets. Before the machine powers off, the guardian unmounts the targets that the
+file still lists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bai_agent.runtime.clock import call_with_deadline
 log = logging.getLogger(__name__)
 
 MOUNT_SECONDS = 60.0
-"""Time limit for the server to answer and for the mount together (seconds)."""
+"""Time limit for the file server's answer and the mount together (seconds)."""
 NFS_PORT = 2049
 _OPTIONS = "soft,timeo=150,retrans=2,nosuid,nodev"
 """With "soft", calls fail when the server is gone, so a power-off does not wait for the server. "timeo" is
@@ -52,7 +52,8 @@ def mount_all(
     seconds: float = MOUNT_SECONDS,
     port: int = NFS_PORT,
 ) -> None:
-    """Mount the file systems that are not mounted yet; return early if `stopping()`. Raises SetupError.
+    """Mount the job's file systems that are not mounted yet. Return early if `stopping()` returns True.
+    Raises SetupError.
 
     record: file of the run directory that lists the targets. seconds: time limit for each file system.
     """
@@ -79,7 +80,7 @@ def unmount_all(record: Path) -> None:
     Deletes `record` if none of the targets is mounted any more.
     """
     for target in reversed(_listed(record)):
-        # The mount of a killed agent may be below the mount of the next agent.
+        # Unmounted repeatedly, because the mount of a killed agent may be below the mount of the next agent.
         while is_mounted(target):
             if (problem := _detach(target)) is not None:
                 log.warning("%s cannot be unmounted: %s", target, problem)
@@ -105,14 +106,16 @@ def _mount_here(
         try:
             _mount(mount, deadline=deadline, seconds=seconds, stopping=stopping)
         except UnmountableError:
-            # If it is mounted, the mount that a killed agent began has succeeded first.
+            # If the file system is already mounted, a mount that a killed agent began has succeeded in the
+            # meantime.
             if not is_listed or not is_mounted(mount.target):
                 raise
 
 
 @contextmanager
 def _held(target: str) -> Iterator[None]:
-    """Lock the target folder, so that no other job's agent mounts there too. Raises UnmountableError."""
+    """Lock the target folder, so that no other job's agent mounts a file system on it at the same time.
+    Raises UnmountableError."""
     try:
         folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -219,7 +222,7 @@ def _require_server(
 ) -> None:
     """Raise UnmountableError unless the server accepts a connection.
 
-    This is checked first, because the mount itself does not report in time why it hangs.
+    The connection is checked before the mount, because a mount that hangs does not report the reason in time.
     """
 
     def connect() -> bool:
@@ -250,7 +253,8 @@ def _silent(seconds: float) -> str:
 
 
 def _mount(mount: Mount, *, deadline: float, seconds: float, stopping: Callable[[], bool]) -> None:
-    # A file instead of a pipe, because the TLS process of mount.efs keeps running and would keep a pipe open.
+    # The output goes to a file, because the TLS process of mount.efs keeps running and would keep a pipe
+    # open.
     with tempfile.TemporaryFile() as output:
         try:
             env = {**os.environ, "LC_ALL": "C"}
@@ -270,7 +274,7 @@ def _mount(mount: Mount, *, deadline: float, seconds: float, stopping: Callable[
 
 
 def _detach(target: str) -> str | None:
-    """Unmount lazily; return the error message, or None if it succeeded."""
+    """Unmount the target lazily. Return the error message, or None after a success."""
     import ctypes  # only a job with mounts pays for it
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,8 @@
 """`environment.json`: the facts about a node's machine and software, so that runs can be compared much later.
 
-Slow questions (to the metadata service, drivers, the benchmark's Python) run on threads while data and scripts are
-pulled. Answers that are missing when the benchmark could start delay a run by at most `WAIT_SECONDS`. Then
-they are left out, and never fail the run.
+Slow queries (of the metadata service, drivers, the benchmark's Python) run on threads while data and scripts
+are pulled. If answers are missing when the benchmark could start, the run waits for at most `WAIT_SECONDS`.
+Answers that are still missing are left out, and never fail the run.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 WAIT_SECONDS = 2.5
-"""Seconds to wait for answers when the benchmark could start. Some child processes are started only then, so
-this is longer than their time limit."""
+"""Longest wait for answers when the benchmark could start (seconds). Some child processes are started at this
+moment, so the wait is longer than the time limit of these processes."""
 _LOOK_SECONDS = 1.0
-"""Seconds between two looks at all processes during a pull."""
+"""Seconds between two readings of the processor time of all processes during a pull."""
 _SHORTEST_LOOK_S = 0.05
-"""Shortest time between two looks that are compared (seconds). The kernel counts processor time in hundredths
-of a second, so a busy core counts five of them in this time."""
+"""Shortest time between two compared readings of processor time (seconds). The kernel counts processor time
+in hundredths of a second, so a busy core adds five hundredths in this time."""
 _TICK_S = 0.05
 OWN_LEVELS = 2
-"""Number of levels of tables whose keys `bai` chooses. Deeper keys are names of packages."""
+"""Number of levels of tables in environment.json whose keys `bai` chooses. Keys in deeper tables are names of
+packages."""
 
 METADATA = {
     "image_id": "ami-id",
@@ -59,7 +60,7 @@ METADATA = {
     "availability_zone": "placement/availability-zone",
     "market": "instance-life-cycle",
 }
-"""Paths in the metadata service, by our name of the value."""
+"""Name of a value in environment.json → path of the value in the metadata service."""
 
 
 _ROOT = Path("/")
@@ -68,11 +69,12 @@ _ROOT = Path("/")
 class EnvironmentProbe:
     """Collects facts about this machine in the background. Only `finish` waits for answers.
 
-    first_look: an early look at all processes, so that imports and phases lie between it and the last look.
+    first_look: an early reading of the processor time of all processes. The agent's imports and phases lie
+    between this reading and the last reading.
     """
 
     def __init__(self, job: Job, rundir: RunDir, *, node: Node, first_look: Look) -> None:
-        # If arms have their own folders, only the questions to Pythons are asked for all arms.
+        # If arms have their own folders, only the Pythons are queried for every arm.
         self._homes = workspaces(job, rundir)
         self._job, self._rundir = self._homes[0]
         self._scripts = scripts_folder(self._job, self._rundir)
@@ -83,7 +85,7 @@ class EnvironmentProbe:
         self._load_before = host_facts.load_average(_ROOT)
 
     def begin(self) -> None:
-        """Ask the questions whose answers do not change until the benchmark starts."""
+        """Start the queries whose answers do not change until the benchmark starts."""
         threading.Thread(target=self._look_again, name="processes", daemon=True).start()
         self._ask("instance", self._instance)
         # Also opens NVML, which takes seconds if the driver has to start.
@@ -94,7 +96,8 @@ class EnvironmentProbe:
         self._ask_pythons(installed=False)
 
     def finish(self, *, stopping: Callable[[], bool]) -> Facts:
-        """Return the answers that arrive within `WAIT_SECONDS`; do not wait any longer if `stopping()`."""
+        """Return the answers that arrive within `WAIT_SECONDS`. Stop waiting as soon as `stopping()` returns
+        True."""
         began = time.monotonic()
         self._over.set()
         self._ask("host", self._host)
@@ -119,7 +122,7 @@ class EnvironmentProbe:
             "missing": missing,
             "warnings": warnings,
             "minor": [sentence for sentence, is_minor in own.items() if is_minor],
-            # The counters are read last, because they count from this point on.
+            # The counters are read last, because throttling is counted from this point on.
             "counters": counters(_ROOT, gpus=self._tasks["gpu_heat"].facts),
             "waited_seconds": round(time.monotonic() - began, 3),
         }
@@ -163,7 +166,8 @@ class EnvironmentProbe:
         return {**found, "mounts": self._mounts()}
 
     def _mounts(self) -> Facts:
-        """Return the file systems of the run directory and of the data; only one if both are the same."""
+        """Return the file systems of the run directory and of the data, or one file system if both are the
+        same."""
         own = host_facts.mount_of(self._rundir.path, _ROOT)
         mounts = {"run_directory": own}
         start = working_folder(self._job, self._rundir, scripts=self._scripts)
@@ -178,7 +182,7 @@ class EnvironmentProbe:
     def _instance(self) -> Facts:
         if self._node.instance_id is None:
             return {}
-        # Imported here, because its HTTP client loads as many modules as everything else.
+        # Imported here, because the module's HTTP client loads as many modules as everything else.
         from bai_agent.aws.imds import read_if_there
 
         found = {name: read_if_there(place, environment=os.environ) for name, place in METADATA.items()}
@@ -248,7 +252,7 @@ class _Task(threading.Thread):
 
     @property
     def trouble(self) -> str | None:
-        """Reason why there is no answer. None if there is one."""
+        """Reason why the question has no answer. None if the question has an answer."""
         if self._facts is not None:
             return None
         return self._trouble or "did not answer in time"
@@ -257,7 +261,7 @@ class _Task(threading.Thread):
         try:
             self._facts = self._question()
         except Exception as error:
-            # The run does not depend on this answer, so any error of a library is ignored.
+            # The run does not depend on this answer, so errors of libraries are recorded instead of raised.
             self._trouble = short(str(error)) or type(error).__name__
             log.info("what the benchmark runs on: %s: %s", self.name, self._trouble)
 

@@ -1,8 +1,8 @@
 """Identifies the machine of a job, and waits until the machine is ready.
 
-An agent can run before its instance is ready: drivers still start, the fabric between GPUs is initialised,
-and the AMI's own services mount the local disks. A benchmark that starts too early fails, or gives different
-results.
+An agent can run before its instance is ready, while drivers still start, the fabric between GPUs is
+initialised, and the AMI's own services mount the local disks. A benchmark that starts too early fails, or
+gives different results.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from bai_agent.runtime.clock import CLOCK, Clock
 log = logging.getLogger(__name__)
 
 GPU_SECONDS = 300.0
-"""Time limit for the GPUs to answer (seconds). The fabric of a p5 takes two or three minutes."""
+"""Time limit for the GPUs to answer (seconds). The GPU fabric of a p5 instance takes two or three minutes to
+start."""
 DISK_SECONDS = 60.0
 """Time limit for the AMI to mount the local disks (seconds)."""
 
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
-"""PCI class of display controllers, which NVSwitches and audio functions do not have."""
+"""PCI class of display controllers, which distinguishes GPUs from NVSwitches and audio functions."""
 _LOCAL_DISK = "Amazon EC2 NVMe Instance Storage"
 _DLAMI_DISK = "/opt/dlami/nvme"
 """Folder at which the Deep Learning AMIs mount the local disks as one volume:
@@ -47,7 +48,7 @@ class Node:
     instance_id: str | None = None
     """Id of the EC2 instance. None on any other machine."""
     launch: int = 0
-    """Number of the launch that started this machine. 0 if it was launched at the job's start."""
+    """Number of the launch that started this machine. 0 if this machine was launched at the job's start."""
 
 
 def wait_for_machine(stopping: Callable[[], bool], clock: Clock) -> list[str]:
@@ -106,7 +107,7 @@ def wait_for_disks(
 ) -> list[str]:
     """Wait until the local disks are mounted, if the image mounts them, or until `stopping()`.
 
-    Returns a warning if they are not mounted after `seconds`.
+    Returns a warning if the disks are not mounted after `seconds`.
     """
     disks = local_disks(root)
     # Images other than the Deep Learning AMIs leave mounting to the user.
@@ -145,13 +146,13 @@ def _training(smi: Sequence[str]) -> list[str]:
     try:
         return [state for state in _ask(smi, "fabric.state") if state in _TRAINING]
     except subprocess.CalledProcessError:
-        # A driver that does not know this field has no fabric.
+        # If the driver does not know the field, the machine has no fabric.
         return []
 
 
 def _ask(smi: Sequence[str], field: str) -> list[str]:
-    # Not subprocess.run, which waits without a limit after its timeout: a child that hangs in the driver
-    # survives even SIGKILL.
+    # subprocess.run is not used, because after its timeout it waits without a limit for the child. A child
+    # that hangs in the driver survives even SIGKILL.
     child = subprocess.Popen(
         [*smi, f"--query-gpu={field}", "--format=csv,noheader"],
         stdin=subprocess.DEVNULL,

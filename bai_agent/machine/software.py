@@ -32,9 +32,9 @@ from bai_agent.shim.proc import RUN_MARKER
 CHILD_SECONDS = 2.0
 """Time limit for a child process to answer (seconds)."""
 _PYTHON_VARIABLES = ("PYTHON", "LD_", "HOME")
-"""Prefixes of variables that choose a Python's packages."""
+"""Prefixes of environment variables that influence which packages a Python finds."""
 _LAUNCHER_VARIABLES = ("PYENV", "PATH")
-"""Prefixes of variables that choose a script's Python."""
+"""Prefixes of environment variables that influence which Python a script starts."""
 _PYTHON = re.compile(r"python(?:\d(?:\.\d{1,2})?)?")
 _CLOUD_INIT = "from cloudinit.version import version_string; print(version_string())"
 _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
@@ -43,7 +43,8 @@ IMPORTANT = (
     "torch", "horovod", "adaptdl", "ray", "numpy", "tensorflow", "jax", "jaxlib", "mpi4py", "transformers",
     "deepspeed", "mxnet", "scipy", "triton",
 )  # fmt: skip
-"""Packages whose versions explain numbers, in addition to names that begin as `_IMPORTANT_STARTS`."""
+"""Packages whose versions explain a benchmark's numbers, in addition to packages whose names begin with one
+of `_IMPORTANT_STARTS`."""
 _IMPORTANT_STARTS = ("nvidia-nccl", "nvidia-cudnn", "nvidia-cuda-runtime")
 
 _OPEN_MPI = ("opt/amazon/openmpi/bin/mpirun", "opt/amazon/openmpi5/bin/mpirun")
@@ -67,7 +68,7 @@ def benchmark_environment(
 ) -> tuple[dict[str, str], User | None]:
     """Return the environment in which the benchmark's programs are queried, and the benchmark's user.
 
-    The environment is the benchmark's without its secrets. Raises SetupError.
+    The environment is the benchmark's environment without secrets. Raises SetupError.
     """
     user = find_user(job.benchmark.user)
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
@@ -81,9 +82,10 @@ def benchmark_environment(
 
 
 def find_python(job: Job, *, env: Mapping[str, str], cwd: Path) -> str | None:
-    """Return the benchmark's Python; None if there is none, or if it is in a container's image.
+    """Return the benchmark's Python; None if no Python is found, or if the Python is in a container's image.
 
-    It is the first Python that the script's first line (or the command) names, else `python3` on the PATH.
+    The benchmark's Python is the first Python that the script's first line (or the command) names, else
+    `python3` on the PATH.
     """
     if job.benchmark.container is not None:
         return None
@@ -101,7 +103,7 @@ def find_python(job: Job, *, env: Mapping[str, str], cwd: Path) -> str | None:
 def python_facts(
     python: str, *, env: Mapping[str, str], user: User | None, cache: AnswerCache | None = None
 ) -> Facts:
-    """Return version and distributions of a Python. Raises NoAnswerError."""
+    """Return the version and the distributions (installed packages) of a Python. Raises NoAnswerError."""
     # The cache is not used for another user, because root must not open files that this user can replace.
     launcher = None if cache is None or user is not None else _launcher_files(python)
     if cache is None or launcher is None:
@@ -120,7 +122,7 @@ def python_facts(
 
 
 def _launcher_files(python: str) -> list[str] | None:
-    """Return the files that choose a wrapper script's Python; None if unknown.
+    """Return the files that determine which Python a wrapper script starts; None if these files are unknown.
 
     Only the files of pyenv are known: https://github.com/pyenv/pyenv#understanding-python-version-selection
     (programs are queried in the folder "/").
@@ -180,7 +182,8 @@ def cloud_init_version(*, env: Mapping[str, str]) -> str:
     if found is None:
         return ""
     said = ""
-    # The program first loads all of cloud-init, which takes a third of a second just before a benchmark.
+    # `cloud-init --version` is only the last resort, because it first loads all of cloud-init, which takes a
+    # third of a second just before the benchmark.
     interpreter = read_text(Path(found), 256).partition("\n")[0]
     if interpreter.startswith("#!") and "python" in interpreter:
         with suppress(NoAnswerError):

@@ -12,7 +12,8 @@ from bai_agent.machine.host_facts import Facts, present, read_text, whole
 _STAT_BYTES = 4096
 _STEAL_SHARE = 0.05
 _STEAL_SECONDS = 2.0
-"""Smallest steal time (share and seconds) that is reported. Less does not show in a benchmark's numbers."""
+"""Smallest steal time (share and seconds) that is reported. A smaller steal time does not affect a
+benchmark's numbers."""
 _TICKS = 100
 """Ticks per second in /proc/stat: proc_stat(5), USER_HZ."""
 _LIMIT_SHARE = 0.02
@@ -22,7 +23,7 @@ _MOST_PROCESSORS = 1024
 def counters(root: Path, *, gpus: Mapping[str, Any] | None = None) -> Facts:
     """Return the counters of slowed processors and GPUs, and the limit of the processors' frequency.
 
-    gpus: how long (ns) heat slowed down each GPU.
+    gpus: time for which heat has slowed down each GPU (ns).
     """
     return present({"heat": _heat(root), **_ticks(root), "max_khz": _max_khz(root), "gpu_heat_ns": gpus})
 
@@ -56,7 +57,8 @@ def throttling_warnings(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _heat(root: Path) -> int | None:
-    """Return how often heat slowed down cores and packages since boot; None if this is not counted."""
+    """Return how often heat slowed down cores and packages since boot; None if the kernel does not count
+    these slowdowns."""
     total = None
     folder = root / "sys/devices/system/cpu"
     for number in range(_MOST_PROCESSORS):

@@ -1,4 +1,5 @@
-"""Turns blocks of lines from a log or from `emit` into records, and counts the findings."""
+"""Turns blocks of lines from a log or from `emit` into records of metrics, and counts the values and the
+problems found."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _QUOTABLE = 64 * 1024
 
 
 class BlockExtractor:
-    """Adds the values in blocks to `records`, and its findings to `tally`."""
+    """Adds the values in blocks of lines to `records`, and the numbers of values and problems to `tally`."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class BlockExtractor:
         self._tally.lines += self._count_lines(block.data)
 
     def take_emitted(self, source: Log, block: LineBlock) -> None:
-        """Extract the values in a block of emitted lines."""
+        """Extract the values in a block of lines that the benchmark emitted."""
         timestamp = self._now()
         late = source.is_late(block)
         offset = block.offset
@@ -132,8 +133,8 @@ class BlockExtractor:
         self._tally.count_doubt(index, doubt)
 
     def _parts(self, source: Log, block: LineBlock) -> Iterator[tuple[LineBlock, frozenset[int]]]:
-        """Split the block at the lines from which patterns are disabled; yield each part with its disabled
-        metrics."""
+        """Split the block at the lines from which on patterns are disabled. Yield each part with the metrics
+        that are disabled in it."""
         end = block.offset + len(block.data)
         switched_off = off_in(source.src, self._switched_off) if self._switched_off else []
         cuts = {each.off for each in switched_off if each.truncations == block.truncations}

@@ -26,17 +26,17 @@ _TRUNCATIONS = "generation"
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionCheckpoint:
-    """The size (bytes) and number of records of `metrics.jsonl` when all logs had been searched up to these
-    positions.
+    """The size (bytes) of `metrics.jsonl` and the number of its records at the moment when the logs had been
+    searched up to the positions `logs`.
 
-    The file may already contain records from beyond these positions, if a restarted extractor was repeating
-    those records. `last` shows whether the file contains such records.
+    metrics.jsonl may already contain records from beyond these positions, if a restarted extractor was
+    extracting the same lines again. `last` shows whether metrics.jsonl contains such records.
     """
 
     size: int
     seq: int
     last: dict[str, Key]
-    """The last record of each source."""
+    """The last record of each source in `metrics.jsonl`."""
     logs: dict[str, LogPosition]
     """Position in each log, by source."""
     emit: LogPosition
@@ -50,7 +50,8 @@ class ExtractionCheckpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
-    """Replace `path` atomically, but without fsync, which would slow down the benchmark's disk every second.
+    """Replace the file `path` atomically, but without fsync, because an fsync every second would slow down
+    the benchmark's disk.
 
     After a power loss, an incomplete file is not accepted as a checkpoint.
     """
@@ -85,7 +86,8 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Extracti
 
 
 def logs_done(path: Path) -> tuple[object, object]:
-    """Return the positions in the checkpoint in `path`. The positions are used only for comparison."""
+    """Return the positions in the logs from the checkpoint in `path`. The caller only compares the positions,
+    and does not continue at them."""
     value = read_json(path) or {}
     return value.get("logs"), value.get("emit")
 

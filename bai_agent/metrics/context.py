@@ -1,7 +1,7 @@
 """Adds labels, steps or units that earlier lines of the log define for later values (`context` of a metric).
 
-The last match of each pattern is saved with the log's position, so a restarted extractor continues with this
-match.
+The last match of each pattern is saved together with the position in the log, so a restarted extractor
+continues with this match.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from bai_agent.metrics.search.units import conversion
 from bai_agent.metrics.sections import LineMarkers
 
 Said = tuple[Mapping[str, str], ...]
-"""Groups of a pattern in the last line that matched it, for each match. If there is a single match, all values of a line get its groups.
-Of several matches, each belongs to one value of a line."""
+"""Groups of a pattern in the last line that matched it, for each match. If the pattern matched once, all
+values of a later line get the groups of this match. If the pattern matched several times, the n-th value of a
+later line gets the groups of the n-th match."""
 State = Mapping[int, Said]
 """Groups of each pattern in the last line that matched it, by the pattern's number."""
 
 _MOST_MATCHES = 64
-"""Largest number of matches of a pattern in one line that are saved."""
+"""Maximum number of matches that are saved, per pattern and line."""
 _CACHED = 4096
 
 
@@ -72,7 +73,8 @@ class ContextMarkers:
         return bool(self._patterns)
 
     def read(self, data: bytes, offset: int, state: State, *, without: frozenset[int]) -> list[ContextChange]:
-        """Return the contexts in `data`, complete lines from `offset` of the file on, beginning with `state`."""
+        """Return the contexts that apply in `data`. data: complete lines, from `offset` of the file on.
+        state: the context before `data`."""
         changes = [ContextChange(offset, state)]
         guard = self._lines.guard(without)
         for line in self._lines.matching(data, offset, without=without):
@@ -91,7 +93,8 @@ class ContextMarkers:
     def apply(
         self, found: Sequence[Found], changes: Sequence[ContextChange], findings: MatchFindings
     ) -> list[Found]:
-        """Return `found` with the context of each value, without values whose unit is unknown or cannot be converted."""
+        """Return the values `found` with the context of each value. Values whose unit is unknown or cannot be
+        converted are left out."""
         offsets = [each.offset for each in changes]
         applied = []
         for each in found:
@@ -104,7 +107,8 @@ class ContextMarkers:
             groups: dict[str, str] = {}
             for pattern in patterns:
                 said = state.get(pattern, ())
-                # Several matches in a line are column heads, each for one value of a line.
+                # Several matches in one line are column heads. Each column head belongs to one value of a
+                # later line.
                 groups.update(said[0] if len(said) == 1 else said[k] if k < len(said) else {})
             unit = groups.pop(UNIT, None)
             if index in self._with_unit:
@@ -125,7 +129,7 @@ class ContextMarkers:
         return number if factor.factor == 1 and not factor.inverse else scaled(number, factor)
 
     def _extra(self, own: str, groups: Mapping[str, str]) -> str:
-        """Return the members of a record, which are the record's own members and those of the context."""
+        """Return the JSON members of a record: the record's own members and the members from the context."""
         if not groups:
             return own
         key = own, tuple(groups.items())
@@ -150,7 +154,7 @@ class LogContext:
         self.state = {}
 
     def read(self, data: bytes, offset: int, *, without: frozenset[int] = frozenset()) -> list[ContextChange]:
-        """Return the contexts in `data`, the next complete lines."""
+        """Return the contexts that apply in `data`, which are the log's next complete lines."""
         changes = self._markers.read(data, offset, self.state, without=without)
         self.state = changes[-1].state
         return changes
@@ -158,7 +162,7 @@ class LogContext:
     def apply(
         self, found: Sequence[Found], changes: Sequence[ContextChange], findings: MatchFindings
     ) -> list[Found]:
-        """Return `found` with the context of each value."""
+        """Return the values `found`, each with its context."""
         return self._markers.apply(found, changes, findings)
 
 

@@ -1,4 +1,4 @@
-"""Parses emitted lines, each a JSON object of names and numbers."""
+"""Parses the lines that a benchmark emits. Each line is a JSON object of names and numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bai_agent.metrics.search.number import finite_number
 
 NAME_LIMIT = 256
-"""Longest name (characters)."""
+"""Longest name of an emitted metric (characters)."""
 _RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
 """Line that `mpi_process.py` writes in a `[repeat]` job before its process starts."""
 _ATTEMPTS = 100
@@ -18,19 +18,19 @@ not delay the other lines."""
 
 
 class Emitted(NamedTuple):
-    """Content of one line."""
+    """Content of one emitted line."""
 
     values: list[tuple[int, str, str]]
-    """Position of each key, with the name, and the value as JSON."""
+    """For each key: its position, its name, and its value as JSON."""
     not_numbers: list[tuple[str, str]]
-    """Names whose value is not a finite number, each with its value."""
+    """Names whose values are not finite numbers, each with the value."""
     bad: bool
     """Whether the line, or a part of it, is not an object of names and values."""
 
 
 def begun_run(line: bytes) -> int | None:
-    """Return the number of the run that starts after `line` (-1: a warm-up run); None if no run starts after
-    `line`."""
+    """Return the number of the run that `line` announces (-1: a warm-up run); None if `line` announces no
+    run."""
     found = _RUN_BEGINS.fullmatch(line)
     if found is None:
         return None
@@ -57,7 +57,7 @@ def parse_emitted(line: bytes) -> Emitted:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object's members, in a class that distinguishes it from an array."""
+    """The members of a JSON object, in a class that distinguishes the object from an array."""
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)

@@ -9,9 +9,9 @@ from pathlib import Path
 from bai_agent.light_dataclass import dataclass, replace
 
 CHUNK = 128 * 1024
-"""Size of one read (bytes). Larger reads are not faster, because they exceed the processor's cache."""
+"""Number of bytes per read. Larger reads are not faster, because they exceed the processor's cache."""
 LINE_LIMIT = 2**20
-"""Number of bytes of a line that are searched. Further bytes are only counted."""
+"""Number of bytes of a line that are searched for metrics. Further bytes of the line are only counted."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LineBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPosition:
-    """Position of a follower. All lines before `offset` have been processed."""
+    """Position of a follower in its file. All lines before `offset` have been processed."""
 
     truncations: int = 0
     """Number of truncations of the file."""
@@ -40,9 +40,9 @@ class LogPosition:
     former: int = 0
     """Bytes read before the file was truncated."""
     lost: int = 0
-    """Bytes lost by a truncation before they were searched."""
+    """Number of bytes that a truncation removed before they were searched."""
     unsearched: int = 0
-    """Bytes beyond the limit of long lines."""
+    """Number of bytes that were not searched, because they were beyond `LINE_LIMIT` in their lines."""
     repeat: int = -1
     """Run whose output is being read, in a `[repeat]` job; -1 before the first run."""
 
@@ -56,10 +56,10 @@ class Follower:
     """Follows one file from a position on. A file that becomes shorter counts as truncated and is read from
     its start.
 
-    The follower opens the first path of `paths` that exists, as soon as one of these paths exists, and keeps
-    the file open. `seen` is the known size of the file. With `carriage_return`, a line ends at a newline or a
-    carriage return. Without it, a line ends only at a newline. `chunk` is at most `line_limit`. `opener`
-    raises FileNotFoundError if there is no file.
+    As soon as one of `paths` exists, the follower opens the first of these paths that exists, and keeps the
+    file open. `seen` is the known size of the file. If `carriage_return` is True, a line ends at a newline or
+    a carriage return. If it is False, a line ends only at a newline. `chunk` is at most `line_limit`.
+    `opener` raises FileNotFoundError if there is no file.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Follower:
         self.position = self.place.offset
         """Offset of the next read."""
         self.end: int | None = None
-        """Offset at which reading stops for now. None means the file's end."""
+        """Offset up to which the file may be read for now. None means the file's end."""
         self._seen = max(seen, self.position)
         self._paths = paths
         self._carriage_return = carriage_return
@@ -90,7 +90,7 @@ class Follower:
 
     @property
     def behind(self) -> bool:
-        """Whether the known size of the file is beyond the position."""
+        """Whether the file's known size is greater than the offset of the next read."""
         return self.position < (self._seen if self.end is None else min(self._seen, self.end))
 
     def size(self) -> int:
@@ -99,7 +99,7 @@ class Follower:
 
     @property
     def last(self) -> int:
-        """Current end of the content that is to be read."""
+        """Offset at which the content that may be read now ends."""
         return self.size() if self.end is None else min(self.size(), self.end)
 
     def read(self) -> tuple[bool, list[LineBlock]]:
@@ -139,7 +139,7 @@ class Follower:
         self.position = offset
 
     def stay_in(self, repeat: int) -> None:
-        """Count the following bytes as part of this run."""
+        """Count the following bytes of the file as output of the run `repeat`."""
         self.place = replace(self.place, repeat=repeat)
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Computes the headlines of a node, so that listings of many jobs need not read records.
+"""Computes the headlines of a node, which are single numbers that summarise its metrics. With headlines,
+listings of many jobs need not read records.
 
 Headlines are computed while records are written. If another process wrote some of the records, all records are read
 once at the end. Values for medians that do not fit in memory are stored in a temporary file.
@@ -29,12 +30,13 @@ from bai_agent.metrics.search.reading import LABELS
 from bai_agent.metrics.spilled_values import SpilledValues, SpillFile
 
 MOST_KEPT = 2_000_000
-"""Largest number of values in memory for all medians (16 MB). With more values, memory holds a sample."""
+"""Maximum number of values that are held in memory for the medians of all series (16 MB). If there are more
+values, memory holds a sample."""
 _MOST_SEARCHED = 500_000
-"""Largest number of values in memory while a file is searched for a median."""
+"""Maximum number of values that are held in memory while a file is searched for a median."""
 MOST_SERIES = 4096
-"""Largest number of series and runs. With more series and runs, the oldest generations are dropped, and jobs
-without generations have no headlines in listings."""
+"""Maximum number of series, over all runs. If there are more, the oldest generations are dropped. A job
+without generations then has no headlines in listings."""
 _MOST_METRICS = 16
 _MOST_READS = 20
 _PLACES = ("rank", "process_rank")
@@ -45,7 +47,7 @@ _Started = Callable[["int | None"], "int | None"]
 _Key = tuple[str, tuple[tuple[str, str], ...], "str | None", "int | None"]
 """Metric, labels, process, repeat."""
 _Group = tuple[str, str, "int | None"]
-"""Metric, labels as members of a JSON object, repeat."""
+"""Metric's name, labels as members of a JSON object, and repeat."""
 
 _TEXT = rb'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _RECORD = (
@@ -57,7 +59,7 @@ _RECORD = (
 
 
 class _Series:
-    """Values of one series in one run, without the warm-up."""
+    """Values of one series in one run, without the warm-up values."""
 
     def __init__(self, metric: Metric, running: RunningHeadline) -> None:
         self.metric = metric
@@ -65,11 +67,12 @@ class _Series:
         self._warmup = metric.warmup_values
         """Number of warm-up values that have not arrived yet."""
         self.spilled: SpilledValues | None = None
-        """All values in a file, if memory holds only a sample. None if memory holds all values or the disk is
-        full."""
+        """All values of the series in a file, if memory holds only a sample. None if memory holds all values,
+        or if the disk is full."""
 
     def add(self, texts: Sequence[str | bytes], *, are_plain: bool) -> None:
-        """Add the next values, in their order. Values beyond `LIMIT` are ignored. are_plain: `JSON` matches each."""
+        """Add the next values, in their order. Values beyond `LIMIT` are ignored. are_plain: whether `JSON`
+        matches each value."""
         if not self._warmup and self.metric.headline is Headline.LAST:
             for text in reversed(texts):
                 if -LIMIT <= (value := float(text)) <= LIMIT:
@@ -91,7 +94,7 @@ class _Series:
                 self.spilled = None
 
     def thin(self, file: SpillFile | None) -> None:
-        """Keep only half of the values in memory, and write all values to `file` from now on."""
+        """Keep only half of the series' values in memory. From now on, write all its values to `file`."""
         if file is not None and (values := self.running.all_values) is not None:
             with suppress(OSError):
                 spilled = file.begin()
@@ -100,8 +103,8 @@ class _Series:
         self.running.thin()
 
     def value(self, stopping: Callable[[], bool]) -> float | None:
-        """Return the headline. None if the caller must add all values again, to the object that `running.again`
-        returns."""
+        """Return the headline. Return None if the caller must add all values again, to the object that
+        `running.again` returns."""
         found, running = self.running.value(), self.running
         for _ in range(_MOST_READS):
             if found is not None or self.spilled is None or stopping():
@@ -137,11 +140,11 @@ class Headlines:
         restarts: bool = False,
         spill_folder: Path | None = None,
     ) -> None:
-        """metrics: the metrics by their indexes, metrics with patterns first. restarts: whether each repeat
-        is a generation.
+        """metrics: the metrics by their indexes. Metrics with patterns come first. restarts: whether each
+        repeat is a generation.
 
-        spill_folder: folder for values that do not fit in memory. If None, these values are read from the
-        records again.
+        spill_folder: folder for values that do not fit in memory. If `spill_folder` is None, these values are
+        read from the records again.
         """
         first = metrics[:_MOST_METRICS]
         self._started = started
@@ -154,15 +157,15 @@ class Headlines:
         self._spill_folder = spill_folder
         self._spill_file = SpillFile(spill_folder) if spill_folder is not None else None
         self._forgotten = -1
-        """Newest generation that was dropped."""
+        """Number of the newest generation whose series were dropped."""
         self._kept = 0
         self._is_whole = self._takes = True
         """`_is_whole`: whether all records so far were added. `_takes`: whether further values are needed."""
         self._reads = False
-        """Whether the records are being read. If so, the time of the first record replaces a start that is
-        not recorded."""
+        """Whether the headlines are being computed from records that are read. If so, the time of a run's
+        first record replaces a start that is not recorded."""
         self._searches: Mapping[_Key, RunningHeadline] | None = None
-        """Searches for headlines that are still unknown after all values were added once."""
+        """Searches for those headlines that were still unknown after all values were added once."""
 
     def miss(self) -> None:
         """Stop adding values, because another process wrote records."""
@@ -170,8 +173,8 @@ class Headlines:
         self._stop_taking()
 
     def add_found(self, found: Sequence[Found], *, labels: str, timestamp: int, repeat: int | None) -> None:
-        """Add values found by patterns, in their order. labels: members of the labels for values that have no members of
-        their own."""
+        """Add values found by patterns, in their order. labels: JSON members of the labels, for values that
+        have no further members of their own."""
         names = self._names
         if not self._takes or not any(each[1] in names for each in found):
             return
@@ -192,8 +195,8 @@ class Headlines:
         wanted = [each for each in columns.columns if each.metric in self._names]
         names = [self._names[each.metric] for each in wanted]
         if len(set(names)) < len(names) or any(each.extras is not None for each in wanted):
-            # Columns cannot be added as a whole if the order of the values matters, or if each value may
-            # belong to a different series.
+            # Columns of values cannot be added as a whole if the order of the values matters, or if each
+            # value may belong to a different series.
             found = columns._replace(columns=wanted).found()
             self.add_found(found, labels=labels, timestamp=timestamp, repeat=repeat)
             return
@@ -210,7 +213,7 @@ class Headlines:
         repeat: int | None,
         are_plain: bool = False,
     ) -> None:
-        """Add values of one metric, in their order. members: members of the JSON object of the values'
+        """Add values of one metric, in their order. members: the members of the JSON object with the values'
         labels."""
         if not self._takes or name not in self._wanted:
             return
@@ -241,10 +244,10 @@ class Headlines:
     ) -> NodeHeadlines:
         """Return a node's headlines by their names with labels. path: the records.
 
-        arms: the arm of each repeat, in a job that compares arms. failed: repeats that do not count.
-        of_several_nodes: include the numbers of each run, from which the job's headlines are computed.
-        stopping: function that returns whether the result is no longer needed. If so, no headlines are
-        returned.
+        arms: the arm of each repeat, in a job that compares arms. failed: repeats that are excluded.
+        of_several_nodes: whether to include the numbers of each run, from which the headlines of the whole
+        job are computed. stopping: function that returns whether the result is no longer needed. If it
+        returns True, no headlines are returned.
         """
         try:
             found = self._numbers(path, stopping)
@@ -270,7 +273,7 @@ class Headlines:
         )
 
     def _numbers(self, path: Path, stopping: Callable[[], bool]) -> dict[_Key, float]:
-        """Return the number of each series and run."""
+        """Return one number for each series and run."""
         now = self if self._is_whole else self._read(path, stopping, None)
         order = list(now._series)
         numbers: dict[_Key, float] = {}
@@ -289,8 +292,8 @@ class Headlines:
     def _read(
         self, path: Path, stopping: Callable[[], bool], searches: Mapping[_Key, RunningHeadline] | None
     ) -> Headlines:
-        """Compute the headlines from all records. searches: searches for headlines that are still unknown. None:
-        compute all headlines."""
+        """Compute headlines from all records. searches: searches for headlines that are still unknown. If
+        `searches` is None, compute all headlines."""
         metrics = [self._wanted[name] for name in self._names.values()]
         found = Headlines(
             metrics, started=self._started, restarts=self._restarts, spill_folder=self._spill_folder
@@ -304,7 +307,7 @@ class Headlines:
         return found
 
     def _add_records(self, records: Sequence[tuple[bytes, ...]], *, with_times: bool) -> None:
-        """Add records of `_records`. with_times: a metric's warm-up is a duration."""
+        """Add records that `_records` yielded. with_times: whether any metric's warm-up is a duration."""
         known: dict[tuple[bytes, bytes, bytes], tuple[_Series | None, int | None]] = {}
         values: dict[_Series, list[str | bytes]] = {}
         for name, value, timestamp, members, repeat in records:
@@ -317,7 +320,7 @@ class Headlines:
             series, number = known[name, members, repeat]
             if series is None:
                 continue
-            # A value beyond the limit is ignored, so such a value cannot mark the beginning of a run.
+            # Values beyond `LIMIT` are ignored, so such a value does not mark the beginning of a run.
             if with_times and (
                 abs(float(value)) > LIMIT or not self._is_measured(series.metric, int(timestamp), number)
             ):
@@ -376,7 +379,7 @@ class Headlines:
         return True
 
     def _is_measured(self, metric: Metric, timestamp: int, repeat: int | None) -> bool:
-        """Return whether a value of this time is after the warm-up."""
+        """Return whether a value was measured after the warm-up, by the value's time."""
         if metric.warmup is None:
             return True
         start = self._starts.get(repeat)
@@ -390,12 +393,13 @@ class Headlines:
 
 
 def members_of(more: str) -> str:
-    """Return the members of the labels in a record's text after its value."""
+    """Return the JSON members of the labels. The labels are found in the part of a record's text that follows
+    the value."""
     return more.partition(LABELS)[2][1:-1]
 
 
 def _records(path: Path, names: Collection[str]) -> Iterator[list[tuple[bytes, ...]]]:
-    """Yield the records of these metrics, some thousand at once."""
+    """Yield the records of some metrics, several thousand records at once."""
     find = re.compile(
         _RECORD % b"|".join(re.escape(json.dumps(name).encode()) for name in names), re.MULTILINE
     )

@@ -22,28 +22,28 @@ from bai_agent.strategy.process_ends import ProcessLog, open_regular, process_en
 OUTPUT = "log"
 """Source of values from output.log.
 
-The log of rank 3 is "log/3". In run 0 of several runs, the source is "log/3/0". After the second restart, the
-source is "log/3/g2".
+For the log of the process with rank 3, the source is "log/3". In run 0 of several runs, the source is
+"log/3/0". After the second restart, the source is "log/3/g2".
 """
 
 _MOST_OPEN = 256
-"""Largest number of files that stay open between two reads."""
+"""Maximum number of logs that stay open between two reads."""
 _SETTLED_NS = 200_000_000
-"""Age below which a folder may change again without a new time stamp (ns)."""
+"""A folder whose time stamp is younger than this may change again without a new time stamp (ns)."""
 _RANKS = _RUNS = 1_000_000
 """Ranks and runs have at most six digits."""
 
 
 @dataclass(eq=False)
 class Log:
-    """One log, and the position up to which it was read."""
+    """One log, and the position up to which the extractor has read it."""
 
     src: str
     """Name of the source in the records of this log."""
     follower: Follower
     late: tuple[int, int]
-    """Number of truncations and size of the log when this process started, if an earlier extractor had read
-    it."""
+    """Number of truncations and size of the log at the start of this process, if an earlier extractor had
+    already read the log."""
     process: ProcessLog | None = None
     sections: Sections | None = None
     """Open sections. None if no metric has sections."""
@@ -51,7 +51,8 @@ class Log:
     context: LogContext | None = None
     """Context from the log's lines. None if no metric has a context."""
     restarts: bool = False
-    """Whether the job may be restarted. If true, its generations are handled like the runs of `[repeat]`."""
+    """Whether the job's benchmark may be restarted. If true, the job's generations are handled like the runs
+    of `[repeat]`."""
 
     @property
     def name(self) -> str:
@@ -60,7 +61,7 @@ class Log:
 
     @property
     def number(self) -> int | None:
-        """Number that identifies the log. None for output.log."""
+        """Number that identifies the log of a process. None for output.log."""
         if self.process is None:
             return None
         run, generation = self.process.repeat, self.process.generation
@@ -77,30 +78,32 @@ class Log:
 
     @property
     def done(self) -> bool:
-        """Whether the log was read completely and its process has ended. Always false for output.log, whose end
-        moves on."""
+        """Whether the log was read completely and its process has ended. Always false for output.log, because
+        output.log can grow at any time."""
         end = self.follower.end
         return self.process is not None and end is not None and self.follower.position >= end
 
     def reset_sections(self) -> None:
-        """End all sections and clear the context, because another log or run begins in the same file."""
+        """Close all sections and forget the context. Called when the log was truncated, or when the output of
+        another run begins in the same log."""
         if self.sections is not None:
             self.sections.reset()
         if self.context is not None:
             self.context.reset()
 
     def is_late(self, block: LineBlock) -> bool:
-        """Return whether the block was printed before this process started, so that its time of reading is too
-        late."""
+        """Return whether a block was printed before this extractor process started. If so, the time at which
+        the block is read is not the time of its values."""
         truncations, size = self.late
         return block.truncations == truncations and block.offset < size
 
 
 class Logs:
-    """All logs of a run: output.log, or the logs of its processes, which are added as they appear.
+    """All logs of a run: either output.log, or the logs of the run's processes, which are added as they
+    appear.
 
     places, opened, known: position, open sections and context of each log. last: the last record of each log.
-    again: whether an earlier extractor of this run had started.
+    again: whether an earlier extractor process of this run had already started.
     """
 
     def __init__(
@@ -185,8 +188,8 @@ class Logs:
                 follower.close()
 
     def in_turn(self) -> Iterator[Log]:
-        """Yield each log. Before the next log is yielded, a log is closed if it is done or if too many logs
-        are open."""
+        """Yield each log. When the caller asks for the next log, the current log is closed if it is done or
+        if too many logs are open."""
         for number, each in enumerate(self):
             yield each
             if number >= _MOST_OPEN or each.done:

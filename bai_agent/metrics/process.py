@@ -1,5 +1,5 @@
-"""The work of the extractor. The extractor turns the benchmark's files into records until the benchmark has
-exited and everything is read."""
+"""The extractor's main loop. The extractor turns the benchmark's output into records of metrics until the
+benchmark has exited and all output is read."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _CHECKPOINT_SECONDS = 1.0
 
 
 class Extractor:
-    """The part of a run's extraction that one process does. An extractor continues where the previous process
-    was killed."""
+    """The extractor in one process. After a kill, the next extractor process continues where the previous
+    process was killed."""
 
     def __init__(
         self,
@@ -138,12 +138,13 @@ class Extractor:
         self._knows_end = False
 
     def leave_rest(self) -> None:
-        """End without extracting the remaining output. The size of that output is recorded in
-        `extracted.json`."""
+        """End without extracting the remaining output. `extracted.json` records how many bytes were not
+        extracted."""
         self._leaves_rest = True
 
     def run(self) -> None:
-        """Extract until the benchmark has ended for good and everything is read; then write `extracted.json`."""
+        """Extract until the benchmark has ended, will not be restarted, and all its output is read. Then
+        write `extracted.json`."""
         with closing(self._records), closing(self._logs), closing(self._emit.follower):
             self._follow()
             self._finish()
@@ -174,14 +175,14 @@ class Extractor:
         return (self._rundir.end if self._job.has_generations else self._rundir.exit).exists()
 
     def _follow_runs(self, repeats: RepeatGuide | None, *, exited: bool) -> bool:
-        """Set the ends of the logs; return whether a log moved on to its next run."""
+        """Set the offset up to which each log is read. Return whether a log moved on to its next run."""
         self._blocks.runs_elsewhere = (
             self._job.repeat is not None and self._logs.by_process and not self._rundir.repeats.exists()
         )
         if repeats is None or self._blocks.runs_elsewhere:
             self._leave_to_others(exited=exited)
             return False
-        # Each log of a process belongs to one run.
+        # If each process has its own log, each of these logs belongs to only one run.
         logs = [self._emit] if self._logs.by_process else [*self._logs, self._emit]
         truncations = [each.follower.place.truncations for each in logs]
         moved = repeats.lead(logs, exited=exited)
@@ -209,8 +210,8 @@ class Extractor:
         """Stop reading at the benchmark's end. Later output of processes that outlive the benchmark is not searched for
         metrics.
 
-        Output that exists before a check that finds the benchmark alive is the benchmark's own. After the
-        benchmark's death, nothing more is read until exit.json exists.
+        Output that existed before a check found the benchmark alive was printed by the benchmark itself.
+        After the benchmark's death, nothing more is read until exit.json exists.
         """
         if not exited:
             sizes = [each.size() for each in self._shared]
@@ -254,7 +255,8 @@ class Extractor:
     def _finish(self) -> None:
         remaining = 0
         if self._leaves_rest:
-            # Called between two blocks. The buffered part of an unfinished line counts as not searched.
+            # This function is called between two blocks, so the buffered part of an unfinished line counts as
+            # not searched.
             for each in chain(self._logs.in_turn(), [self._emit]):
                 if self._repeats is not None:
                     each.follower.end = None
@@ -299,7 +301,7 @@ class Extractor:
         note = self._rundir.results
         tables = self._job.results
         if not note.exists():
-            # Imported here because many jobs have no result files.
+            # Imported here, because many jobs have no result files.
             from bai_agent.metrics.results.results_reader import ResultFolder, gather_results
 
             started = read_started(self._rundir)
@@ -331,8 +333,8 @@ class Extractor:
                 ]
 
     def _runs(self) -> RepeatedRuns:
-        """Return the runs of a `[repeat]` job, or the generations of a job with restarts. Other jobs have
-        none."""
+        """Return the runs of a `[repeat]` job, or the generations of a job with restarts. Return nothing for
+        other jobs."""
         if self._job.has_generations:
             return GenerationRuns(self._rundir).look()
         return read_repeats(self._rundir.repeats)
@@ -341,8 +343,8 @@ class Extractor:
         """Record the metrics about the run's own resources."""
         values = values_of_run(self._job.metrics, ended)
         for value in values:
-            # The number is set instead of incremented, because after a restart the runs are read again from
-            # the first run.
+            # The number of values is set instead of incremented, because a restarted extractor reads the runs
+            # again from the first run.
             self._tally.found[value.i] = (repeat or 0) + 1
         self._records.add_values("exit", repeat or 0, values, timestamp=timestamp, repeat=repeat)
 
@@ -378,8 +380,8 @@ class Extractor:
         try:
             self._write_checkpoint()
         except OSError as error:
-            # The checkpoint is optional. Without the checkpoint, a restarted process only reads more output
-            # again.
+            # If the disk is full, the checkpoint is not written. Without this checkpoint, a restarted
+            # extractor only reads more output again.
             if error.errno not in FULL:
                 raise
         else:
@@ -431,7 +433,7 @@ class Extractor:
 
 
 def _host_sampler(rundir: RunDir) -> HostSampler | None:
-    # Imported here because host metrics load large modules and many jobs disable these metrics.
+    # Imported here, because host metrics load large modules, and many jobs disable these metrics.
     try:
         from bai_agent.machine.host_usage import HostSampler
     except ImportError as error:

@@ -1,8 +1,9 @@
 """Writes `metrics.jsonl`. The file has one writer. Records are numbered without gaps and are never repeated,
 even if the writer is killed.
 
-A restarted writer extracts again from its last checkpoint, with the same result. The writer skips records up
-to the last record of their source, because those records are already in the file.
+A restarted writer extracts again from its last checkpoint, with the same result. The writer skips each record
+that does not come after the last record of its source in the file, because skipped records are already in the
+file.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from bai_agent.metrics.search.reading import LABELS
 log = logging.getLogger(__name__)
 
 SOURCES = ("log", "emit", "host", "exit", "run", "file")
-"""Sources of records, in addition to the logs of processes."""
+"""Values of `src` in records, in addition to the names of the logs of processes."""
 _OF_NO_HEADLINE = ("host", "run")
-"""Sources whose metrics have no headline."""
+"""Sources of records whose metrics have no headline."""
 _CHUNK = 2**20
 _LATE = ',"late":true'
 _GEN = ',"gen":'
@@ -38,8 +39,8 @@ _LABELS = f"{LABELS}{{"
 
 
 _PIECES = 6
-"""Number of text pieces of a record. The pieces are the beginning, the last digits of the record's number,
-place, name, value, and the rest."""
+"""Number of text pieces of a record. The pieces are the record's beginning, the last digits of the record's
+number, the place, the name, the value, and the rest of the record."""
 _DIGITS = [f"{number:03}" for number in range(1000)]
 
 _index = itemgetter(1)
@@ -65,11 +66,11 @@ class Value(NamedTuple):
     more: str = ""
     """Further members of the value's record, as JSON, each beginning with a comma."""
     timestamp: int | None = None
-    """Time of the value (ms UTC). None if the time is the same as for the other values."""
+    """Time of the value (ms UTC). None if the value has the same time as the other values of its batch."""
 
 
 class BlockOrigin(NamedTuple):
-    """Origin of some lines, shared by the records of all their values."""
+    """Origin of a block of lines. The records of all values in the block share this origin."""
 
     timestamp: int
     """Time at which the lines were read (ms UTC)."""
@@ -86,8 +87,8 @@ class BlockOrigin(NamedTuple):
 class RecordFile:
     """Appends records to the file at `path`.
 
-    The file's first `size` bytes are the first `seq` records. `last` is the last of these records of each
-    source. sources: all sources that may have records in the file. restarts: whether `repeat` below is the
+    The file's first `size` bytes contain the first `seq` records. `last`: for each source, the last of these
+    records. sources: all sources that may have records in the file. restarts: whether `repeat` below is the
     generation of a job with restarts. headlines: receives each added record.
     """
 
@@ -155,7 +156,8 @@ class RecordFile:
             self._headlines.add_found(found, labels=labels, timestamp=origin.timestamp, repeat=origin.repeat)
 
     def add_columns(self, columns: Columns, origin: BlockOrigin) -> None:
-        """Append values as `add_found` does, in a fraction of the time."""
+        """Append columns of values. The records are the same as those of `add_found`, but are written in a
+        fraction of the time."""
         src, labels, timestamp = origin.src, origin.labels, origin.timestamp
         if self._known.get(src) is not None:
             self.add_found(columns.found(), origin)
@@ -226,7 +228,7 @@ class RecordFile:
         os.close(self._descriptor)
 
     def _end(self, origin: BlockOrigin) -> str:
-        """Return the end of a record."""
+        """Return the text that ends a record."""
         part = "" if origin.repeat is None else f"{self._part}{origin.repeat}"
         gen = f"{_GEN}{origin.truncations}" if origin.truncations else ""
         return f"{_LATE if origin.late else ''}{gen}{part}}}\n"
@@ -243,14 +245,14 @@ class RecordFile:
         self.seq += count
 
     def _recover(self, start: int) -> None:
-        """Count the records beyond `start`, and find the last record of each source."""
+        """Count the records of the file after the offset `start`, and find the last record of each source."""
         rest = b""
         while chunk := os.pread(self._descriptor, _CHUNK, start):
             start += len(chunk)
             content, newline, rest = (rest + chunk).rpartition(b"\n")
             self.seq += content.count(b"\n") + len(newline)
             for src in self._sources:
-                # A name cannot contain this text, since its quotes would be escaped.
+                # A metric's name cannot contain this text, because quotes in a name are escaped.
                 found = content.rfind(b'"src":"%s"' % src.encode())
                 if found >= 0:
                     end = content.find(b"\n", found)
@@ -313,7 +315,7 @@ def wait_for_room(
     """Call `write` until the disk has room for the output. `undo` removes the partial output of a failed
     call.
 
-    Ending the process instead would not help, because the disk would still be full after its restart.
+    The process does not end instead, because the disk would still be full after a restart of the process.
     """
     backoff = Backoff(0.1, 2.0)
     told = False
@@ -333,7 +335,8 @@ def wait_for_room(
 
 
 def _numbers(first: int, count: int) -> tuple[list[str], list[str]]:
-    """Return the beginnings of `count` records, numbered from `first` on, and the last three digits of their numbers."""
+    """Return the beginnings of `count` records with consecutive numbers from `first` on, and the last three
+    digits of each number."""
     begins: list[str] = []
     digits: list[str] = []
     for thousand in range(first // 1000, (first + count - 1) // 1000 + 1):
@@ -349,6 +352,7 @@ def _place(i: int, k: int, names: Sequence[str]) -> str:
 
 
 def _with_labels(extra: str, labels: str) -> str:
-    """Return a record's step and labels with more labels before its own."""
+    """Return the step and the labels of a record, with additional labels in front of the record's own
+    labels."""
     step, has_labels, rest = extra.partition(_LABELS)
     return f"{step}{_LABELS}{labels}{f',{rest}' if has_labels else '}'}"

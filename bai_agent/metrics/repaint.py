@@ -1,9 +1,10 @@
-"""Recognises states of a progress bar that later states replaced, for metrics that are taken only from the last
-state of a line.
+"""Recognises the states of a progress bar that later states replaced. Some metrics are taken only from the
+last state of a line.
 
-A bar prints its states into one line, each ended by a carriage return. Whether a state is the line's last
-state is only known when the line ends or the next state follows. Therefore, one state is held back, and the
-recorded position is before this state. A restarted process makes the same decision from this position.
+A progress bar prints all its states into one line, and ends each state by a carriage return. Whether a state
+is the line's last state is only known when the line ends or the next state follows. Therefore, the follower
+holds one state back, and the recorded position is before this state. From this position, a restarted process
+decides the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bai_agent.metrics.follow import Follower, LineBlock, LogPosition
 from bai_agent.metrics.search.terminal import visible
 
 _BLANK_LIMIT = 64 * 1024
-"""Most bytes of states without visible characters that are skipped."""
+"""Maximum number of bytes of states without visible characters that are skipped."""
 
 
 class _Line(NamedTuple):
@@ -29,7 +30,7 @@ class _Line(NamedTuple):
     end: int
     final: bool
     unsearched: int
-    """Bytes beyond the limit of long lines, before this line."""
+    """Number of bytes before this line that were beyond the limit of long lines."""
 
     @property
     def is_blank(self) -> bool:
@@ -45,7 +46,7 @@ class RepaintFollower(Follower):
     def __init__(self, paths: Sequence[Path], *, place: LogPosition | None = None, **keys: Any) -> None:
         super().__init__(paths, place=place, **keys)
         self._read_place = self.place
-        """Position up to which lines were read; `place` is the position up to which they were returned."""
+        """Position up to which lines were read. `place` is the position up to which lines were returned."""
         self._waiting: list[_Line] = []
 
     def _begin_again(self) -> None:
@@ -97,7 +98,8 @@ class RepaintFollower(Follower):
             unsearched = self._read_place.unsearched
 
     def _settle(self, lines: Sequence[_Line]) -> tuple[set[int], int]:
-        """Return the starts of repainted states, and the number of settled lines."""
+        """Return the starts of the states that later states replaced, and the number of lines for which this
+        is decided."""
         repainted: set[int] = set()
         state: int | None = None
         for number, line in enumerate(lines):

@@ -16,14 +16,15 @@ from bai_agent.metrics.logs import Log, Logs
 
 
 class GenerationRuns:
-    """All past generations, each as a run of a series. A generation is read from the files of its shim."""
+    """All past generations of a job, each represented as a run of a series. The data of a generation are read
+    from the files of its shim."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
         self._known = RepeatedRuns()
 
     def look(self) -> RepeatedRuns:
-        """Read the current files; return the generations."""
+        """Read the shims' current files, and return the generations."""
         runs = self._known.runs
         while True:
             if not runs or runs[-1].ended is not None:
@@ -43,8 +44,8 @@ class GenerationRuns:
 
     def _next_number(self) -> int | None:
         """Return the next generation that has begun on this node; None if no further generation has begun.
-        The node may have left some generations out, because the node was not a member or did not launch
-        them."""
+        This node may have skipped some generations, because the node was not a member of them or did not
+        launch them."""
         following = len(self._known.runs)
         decided = sorted(each for each in self._rundir.generations() if each >= following)
         for number in decided if following else [0, *decided]:
@@ -91,7 +92,8 @@ class GenerationRuns:
         )
 
     def _end_before(self, begun: RepeatedRun) -> None:
-        """Set the end of the previous generation to the beginning of `begun`, if its end was not recorded."""
+        """If the end of the previous generation was not recorded, set it to the beginning of the generation
+        `begun`."""
         if not self._known.runs:
             return
         before = self._known.runs[-1]
@@ -109,7 +111,7 @@ class RepeatGuide:
     def __init__(
         self, runs: RepeatsFile | GenerationRuns, *, extract: Callable[[Log, Sequence[LineBlock]], None]
     ) -> None:
-        """extract: function that is called with the last blocks of each log of a run."""
+        """extract: function that is called with the last blocks of a run in each log."""
         self._file = runs
         self._extract = extract
         self._runs: list[RepeatedRun] = []
@@ -119,12 +121,12 @@ class RepeatGuide:
         """Number of runs reported by `finished`."""
 
     def lead(self, logs: Sequence[Log], *, exited: bool) -> bool:
-        """Update the ends of `logs`; return whether a log moved on to its next run.
+        """Update the offsets up to which `logs` are read. Return whether a log moved on to its next run.
 
         exited: whether exit.json existed before this call, so that no file grows any more.
         """
-        # The sizes are read before the check, because bytes that exist before a check that finds a run alive
-        # were printed by that run.
+        # The logs' sizes are read before the check. If the check finds that a run is alive, the bytes that
+        # existed before were printed by this run.
         sizes = [each.follower.size() for each in logs]
         self._runs = self._file.look().measured
         moved = False
@@ -134,7 +136,8 @@ class RepeatGuide:
         return moved
 
     def end_processes(self, logs: Logs) -> bool:
-        """Set the ends of the processes' logs of ended runs; return whether a log was read to its end."""
+        """For runs that have ended, set the offsets up to which the logs of processes are read. Return
+        whether a log was read to its end."""
         ended = {run.repeat for run in self._runs[self._told :] if run.ended is not None}
         if not ended:
             return False
@@ -145,7 +148,7 @@ class RepeatGuide:
                 continue
             follower = log.follower
             if follower.end is None:
-                # The process that would record the end was also killed.
+                # The end is not recorded, because the process that would record it was also killed.
                 follower.end = follower.size()
             if follower.position >= follower.last and follower.place.offset < follower.position:
                 self._extract(log, follower.finish())
@@ -166,7 +169,7 @@ class RepeatGuide:
         return found
 
     def _lead(self, log: Log, size: int, *, exited: bool) -> bool:
-        """Update the end of one log; return whether the log moved on to its next run."""
+        """Update the offset up to which one log is read. Return whether the log moved on to its next run."""
         follower = log.follower
         if follower.place.truncations != self._truncations.get(log.src, 0):
             self._truncations[log.src] = follower.place.truncations
@@ -200,8 +203,7 @@ class RepeatGuide:
         return True
 
     def _truncating_run(self, log: Log) -> int:
-        """Return the run that truncated the log, which is the run whose end offset is before its start
-        offset."""
+        """Return the run that truncated the log. Its end offset is smaller than its start offset."""
         at = max(0, log.follower.place.repeat)
         for run in self._runs[at:]:
             end = _end_of(run, log)
@@ -231,5 +233,5 @@ def _end_of(run: RepeatedRun, log: Log) -> int | None:
     """Return the offset at which the run ends in this log; None while the offset is unknown."""
     if run.ended is None:
         return None
-    # The end is None if the run's process could not be ended.
+    # The run's end is None if the run's process could not be ended.
     return run.ended.emit_bytes if log.src == EMIT else run.ended.output_bytes

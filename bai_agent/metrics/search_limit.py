@@ -1,8 +1,8 @@
 """Kills this process if a search takes too long, because a search by Python's `re` cannot be interrupted from
 within.
 
-Such a search blocks all Python code until the search returns. Therefore, a CPU timer sends a signal whose
-default action is termination, and the kernel ends the process.
+A search by `re` blocks all Python code of the process until the search returns. Therefore, a CPU timer sends
+a signal whose default action is termination, and the kernel ends the process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MARK_BYTES = _MARK.size
 
 
 class SearchLimit:
-    """The `Guard` of an extraction. The guard records the current search in `mark`, which is memory that
+    """The `Guard` of an extraction. The guard records the current search in `mark`, a memory page that
     survives the process.
 
-    With a mark, the timer is set for each search. Without a mark, the timer is set once for a few hundred
-    lines, which costs almost nothing.
+    If there is a mark, the timer is set for each search. If there is no mark, the timer is set once per few
+    hundred lines, which takes almost no time.
     """
 
     def __init__(self, mark: mmap.mmap | None = None) -> None:
@@ -40,7 +40,8 @@ class SearchLimit:
         """Number of the process's log to which the block belongs. None for output.log."""
         self._mark = mark
         self._left = LIMIT_SECONDS
-        # A parent may have ignored or blocked the signal, and a process inherits both.
+        # The signal's default action is restored, because a process inherits signals that its parent ignored
+        # or blocked.
         signal.signal(ENDS_WITH, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ENDS_WITH})
 

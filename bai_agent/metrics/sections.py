@@ -1,7 +1,8 @@
 """Lines of a log that affect the lines after them, and the sections in which a metric counts (`after` and `until`).
 
 The most recent earlier line that matched one of a section's two patterns decides whether the section is open.
-That state is saved with each log's position, so a restarted extractor continues with that state.
+Whether a section is open is saved together with each log's position, so a restarted extractor continues
+correctly.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class LineMarkers:
 
 
 class _Blaming:
-    """The guard of a search for markers."""
+    """The guard of a search for marker lines."""
 
     def __init__(self, guard: Guard, metrics: dict[int, int]) -> None:
         self._guard = guard
@@ -83,7 +84,7 @@ class SectionMarkers:
                 sections.setdefault((metric.after, metric.until), []).append(index)
         self._sections = list(sections)
         self._metrics = list(sections.values())
-        """The metrics of each section, which only count inside it."""
+        """For each section, the metrics that are only searched inside the section."""
         self._patterns = list(dict.fromkeys(each for pair in sections for each in pair if each is not None))
         users = [
             [metric for pair, indexes in sections.items() if pattern in pair for metric in indexes]
@@ -99,8 +100,8 @@ class SectionMarkers:
     def read(
         self, data: bytes, offset: int, opened: frozenset[int], *, without: frozenset[int]
     ) -> tuple[list[Closed], frozenset[int]]:
-        """Return the places in `data` from which metrics do not count, and the sections that are open after
-        `data`.
+        """Return the offsets in `data` from which on metrics are not searched, and the sections that are open
+        after `data`.
 
         data: complete lines, from `offset` of the file on. opened: the sections that are open before `data`. without: disabled
         metrics.
@@ -143,6 +144,7 @@ class Sections:
         self.opened = self._markers.at_start
 
     def read(self, data: bytes, offset: int, *, without: frozenset[int] = frozenset()) -> list[Closed]:
-        """Return the places in `data`, the next complete lines, from which metrics do not count."""
+        """Return the offsets in `data` from which on metrics are not searched. data: the log's next complete
+        lines."""
         closed, self.opened = self._markers.read(data, offset, self.opened, without=without)
         return closed

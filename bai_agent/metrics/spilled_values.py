@@ -1,5 +1,5 @@
-"""Stores values that do not fit in memory in an unnamed file, which disappears with its process and is not
-reused after a restart."""
+"""Stores values that do not fit in memory in a file without a name. The file disappears when its process
+ends, so a restarted process does not reuse it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import IO
 from bai_agent.job.run_directory import write_all
 
 MOST_SPILLED = 16_000_000
-"""Largest number of values in the file (128 MB)."""
+"""Maximum number of values in the file (128 MB)."""
 _MOST_BLOCKS = 2**15
 _PENDING = 2**17
-"""Number of pending values, of all series, that are written together."""
+"""Number of pending values, over all series, at which they are written to the file together."""
 
 
 class SpillFile:
@@ -35,8 +35,8 @@ class SpillFile:
         return self._series[-1]
 
     def note(self, count: int) -> None:
-        """Write the pending values of all series if `count` more values would be too many. Raises OSError if
-        the file has no room.
+        """Write the pending values of all series if `count` more pending values would be too many. Raises
+        OSError if the file has no room.
 
         After an OSError, the file is empty.
         """
@@ -50,12 +50,13 @@ class SpillFile:
         except OSError:
             self._is_full = True
             if self._file is not None:
-                # The benchmark may need this disk space.
+                # The file is emptied, because the benchmark possibly needs the disk space.
                 self._file.truncate(0)
             raise
 
     def append(self, values: array[float]) -> int:
-        """Append values; return their position. Raises OSError if the disk has no room."""
+        """Append values to the file, and return the values' position. Raises OSError if the disk has no
+        room."""
         place, self._count, self._blocks = self._count, self._count + len(values), self._blocks + 1
         if self._is_full or self._count > MOST_SPILLED or self._blocks > _MOST_BLOCKS:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -68,7 +69,7 @@ class SpillFile:
         return place
 
     def read(self, place: int, count: int) -> array[float]:
-        """Return values. Raises OSError if the values are not complete."""
+        """Return values from the file. Raises OSError if some of the values are missing."""
         values = array("d")
         if self._file is not None:
             values.frombytes(os.pread(self._file.fileno(), count * values.itemsize, place * values.itemsize))
@@ -93,7 +94,7 @@ class SpilledValues:
             self._file.note(len(piece))
 
     def write(self) -> None:
-        """Write the values that are not in the file yet. Raises OSError."""
+        """Write the series' values that are not in the file yet. Raises OSError."""
         if self._pending:
             self._places.append((self._file.append(self._pending), len(self._pending)))
             self._pending = array("d")

@@ -1,4 +1,4 @@
-"""The extractor's counts, and the warnings that follow from them."""
+"""The extractor's counts of values and problems, and the warnings that follow from these counts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bai_agent.metrics.search.patterns import Found
 from bai_agent.metrics.search.reading import Doubt
 
 _NAMES = 10_000
-"""Largest number of names from `emit` and files that are counted separately. The number is limited to bound
+"""Maximum number of names from `emit` and files that are counted separately. The number is limited to bound
 memory, because the names come from the benchmark."""
 _SHOWN = 80
 _LINE_SHOWN = 200
 _BEFORE = 80
-"""`_LINE_SHOWN`: number of characters of a line that are shown. `_BEFORE`: largest number of characters that
-are shown before a number."""
+"""`_LINE_SHOWN`: number of characters of a line that a warning shows. `_BEFORE`: maximum number of characters
+that a warning shows before a number."""
 _BETTER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _OTHER_FORMS = (NumberForm.THOUSANDS, NumberForm.SI, NumberForm.AUTO)
@@ -37,10 +37,10 @@ _index = itemgetter(1)
 @dataclass(kw_only=True)
 class Tally:
     """Counts since the run's start. The counts are saved with the checkpoint, so that a restarted extractor
-    continues with them."""
+    continues with these counts."""
 
     found: list[int]
-    """Number of values found, by the metric's index."""
+    """Number of values that were found, by the metric's index."""
     lines: int = 0
     emitted: dict[str, int] = field(default_factory=dict)
     not_numbers: dict[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Tally:
             self.found[column.metric] += len(columns.offsets)
 
     def count_named(self, name: str) -> None:
-        """Count a value with its own name, from `emit` or a file."""
+        """Count a value that has a name of its own, because it was emitted or is from a result file."""
         if name in self.emitted or len(self.emitted) < _NAMES:
             self.emitted[name] = self.emitted.get(name, 0) + 1
 
@@ -104,7 +104,7 @@ def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[st
 
 
 def line_around(line: str, whole: str) -> str:
-    """Return the part of `line` around `whole` that is shown."""
+    """Return the part of `line` around the text `whole` that a warning shows."""
     place = max(0, line.find(whole))
     return line[max(0, place - _BEFORE) : place + _LINE_SHOWN - _BEFORE].strip()
 
@@ -191,7 +191,7 @@ def _tables(headlines: Mapping[str, HeadlineValue]) -> dict[str, Any]:
 
 
 def _empty_presets(tally: Tally, metrics: Sequence[Metric]) -> list[str]:
-    """Return the presets whose metrics matched nothing, not even text that is not a number."""
+    """Return the presets whose metrics matched no line, not even with a text that is not a number."""
     matched = {metric.preset: False for metric in metrics if metric.preset is not None}
     for metric, count in zip(metrics, tally.found, strict=True):
         if metric.preset is not None and (count or metric.name in tally.not_numbers):

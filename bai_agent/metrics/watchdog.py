@@ -1,16 +1,17 @@
 """Finds a pattern that searches a line for more than a second, and disables it for the rest of the log.
 
-`search_limit.py` kills the process during that search, and the agent starts the next process.
+`search_limit.py` kills the extractor process during a slow search, and the agent starts the next extractor
+process.
 
-1. At first, the timer is set for each few hundred lines. A timer for many lines costs almost nothing, but
-   does not show which pattern is slow.
+1. The first process sets the timer once per few hundred lines. A timer for many lines costs almost nothing,
+   but does not show which pattern is slow.
 
-2. After the timer's signal, the process is started with `careful`. A careful process sets the timer for each
-   search, and records each search in a mapped file whose page survives the process.
+2. After the timer's signal, the next process is started with `careful`. A careful process sets the timer for
+   each search, and records each search in a mapped file whose page survives the process.
 
-3. After another signal of the timer, the process is also started with `blame`. This process disables the
-   recorded search from that line on, in a file that every later process reads. In the other logs, the search
-   is disabled from the position up to which the logs were read.
+3. After another signal of the timer, the next process is also started with `blame`. This process disables
+   the recorded pattern from the slow line on, in a file that every later process reads. In the other logs,
+   the pattern is disabled from the position up to which the logs were read.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class SwitchOff(NamedTuple):
 
 
 def open_mark(path: Path) -> mmap.mmap:
-    """Return the memory, mapped from a file for `blame`, in which a careful process records its searches."""
+    """Return the memory in which a careful process records its searches. The memory is mapped from a file
+    that `blame` reads."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # The file is written instead of only extended, because a page without a disk block would cause a SIGBUS
@@ -57,8 +59,8 @@ def open_mark(path: Path) -> mmap.mmap:
 def blame(
     mark: Path, switched_off: Path, *, places: Mapping[str, LogPosition] = MappingProxyType({})
 ) -> SwitchOff | None:
-    """Disable the search during which a careful process was killed, and save the disabled search durably;
-    return the search, or None.
+    """Disable the pattern whose search was running when a careful process was killed. The disabled search is
+    saved durably and returned. Return None if no search was recorded.
 
     places: the positions in the logs. In the other logs the pattern is disabled from these positions on, because a
     slow pattern is slow in all logs.

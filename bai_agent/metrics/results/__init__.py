@@ -1,1 +1,1 @@
-"""Metrics from the benchmark's result files, which are read once, after its end."""
+"""Metrics from the benchmark's result files. The files are read once, after the benchmark's end."""

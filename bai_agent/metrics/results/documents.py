@@ -1,6 +1,6 @@
 """Reads result files: JSON by paths, the JSON of benchmark tools, CSV, and the log of MLPerf's mllog.
 
-docs/extraction.md names the metrics and labels that each format gives.
+docs/extraction.md lists the metrics and labels that each format provides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_LABELS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Measured(NamedTuple):
-    """A value in a file, of any type."""
+    """A value in a result file, of any type."""
 
     name: Any
     value: Any
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
     labels: Mapping[str, Any] = _NO_LABELS
     step: Any = None
     time: Any = None
-    """Time of the measurement (ms UTC). None if the file has none."""
+    """Time of the measurement (ms UTC). None if the file does not give a time."""
 
 
 class Problem(NamedTuple):
@@ -49,17 +49,17 @@ def tables(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def items(value: Any) -> Iterable[tuple[str, Any]]:
-    """Return the members of an object; nothing if the value is not an object."""
+    """Return the members of a JSON object; nothing if the value is not an object."""
     return value.items() if isinstance(value, dict) else ()
 
 
 def series(value: Any) -> Iterable[tuple[int, Any]]:
-    """Return the numbered items of a list; nothing if the value is not a list."""
+    """Return the items of a JSON list with their indexes; nothing if the value is not a list."""
     return enumerate(value) if isinstance(value, list) else ()
 
 
 def require(there: bool, what: str) -> None:
-    """Raise WrongFormatError unless the file has `what`."""
+    """Raise WrongFormatError if `there` is False. The message says that the file has no `what`."""
     if not there:
         raise WrongFormatError(f"it has no {what}")
 
@@ -72,16 +72,16 @@ def _required_list(document: Any, key: str) -> Any:
 
 
 DOCUMENT_LIMIT = 16 * 2**20
-"""Largest JSON document (bytes). A parsed document takes several times as much memory."""
+"""Size limit of a JSON document (bytes), because a parsed document takes several times as much memory."""
 LINES_LIMIT = 256 * 2**20
-"""Largest file that is read line by line (bytes)."""
+"""Size limit of a file that is read line by line (bytes)."""
 _LONGEST_LINE = 2**20
 """Longest line (characters). A file with a longer line does not count as text."""
 _MOST_COLUMNS = 1000
 _COLUMNS_SHOWN = 500
 _MARK = ":::MLLOG"
 _STEPS = ("step_num", "epoch_num", "samples_count")
-"""Keys of mllog's metadata that give the position in the training."""
+"""Keys of the metadata in an mllog line that give the position in the training."""
 
 
 def size_limit(table: Results) -> int:
@@ -111,7 +111,7 @@ def _document(file: io.BufferedReader) -> Any:
 
 def _by_path(document: Any, table: Results) -> Found:
     paths = [read_star_path(text) for text in table.values]
-    # Names from the document already distinguish the values.
+    # No label is added, because names from the document already distinguish the values.
     differing = differing_keys(paths) if table.name_from is None else [""] * len(paths)
     for text, path, keys in zip(table.values, paths, differing, strict=True):
         found = False
@@ -166,7 +166,7 @@ def hyperfine(document: Any) -> Found:
 
 def google_benchmark(document: Any) -> Found:
     """Yield the values of google-benchmark's `--benchmark_out`: times and counters of each repetition, and
-    aggregates. The name of an aggregate follows the metric's name."""
+    aggregates. An aggregate's name is appended to the metric's name."""
     for each in tables(_required_list(document, "benchmarks")):
         name = each.get("run_name", each.get("name"))
         if each.get("error_occurred") is True or each.get("skipped"):
@@ -193,7 +193,7 @@ def google_benchmark(document: Any) -> Found:
 
 def pytest_benchmark(document: Any) -> Found:
     """Yield the values of pytest-benchmark's `--benchmark-json`: the statistics of each test, and with
-    `--benchmark-save-data` each round's time."""
+    `--benchmark-save-data` the time of each round."""
     for each in tables(_required_list(document, "benchmarks")):
         labels = {"benchmark": each.get("fullname", each.get("name")), "group": each.get("group")}
         stats = dict(items(each.get("stats")))

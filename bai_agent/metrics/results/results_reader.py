@@ -34,26 +34,26 @@ from bai_agent.metrics.results.values_journal import FileBatch, Item, NoteWriter
 from bai_agent.metrics.search.number import finite_number, json_number
 
 MOST_FILES = 1000
-"""Largest number of files of one `[[results]]` table. Further files are not read."""
+"""Maximum number of files per `[[results]]` table. Further files are not read."""
 _OLDER_MS = 20
-"""Time by which a file system's clock may be slow (ms)."""
+"""Largest time by which a file system's clock is expected to be slow (ms)."""
 
 
 class UnfitFileError(Exception):
-    """A file that is not read. The message is the end of a sentence about the file."""
+    """A result file cannot be used. The message is the end of a sentence about the file."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Files that match one table, sorted by name."""
+    """Files that match the path of one `[[results]]` table, sorted by name."""
 
     paths: list[Path]
     more: bool
-    """Whether there are more files than the limit."""
+    """Whether more files match than `MOST_FILES`."""
 
 
 def find_files(folder: Path, table: Results) -> Matches:
-    """Return the files that match the table's path. Raises OSError."""
+    """Return the files that match the path of a `[[results]]` table. Raises OSError."""
     found = list(islice(matching_files(folder, table.path), MOST_FILES + 1))
     return Matches(sorted(set(found[:MOST_FILES])), len(found) > MOST_FILES)
 
@@ -89,24 +89,24 @@ log = logging.getLogger(__name__)
 SECONDS = 60.0
 """Time limit for all files together (seconds)."""
 MOST_VALUES = 1_000_000
-"""Largest number of values of one `[[results]]` table."""
+"""Maximum number of values per `[[results]]` table."""
 _BATCH = 500
 _TEXT_LIMIT = 256
 _MOST_LABELS = 20
 _UNITS_LIMIT = 64
 _EXAMPLE = 80
 _WARNINGS = 20
-"""Largest number of files of one table for which a warning is given."""
+"""Maximum number of files per `[[results]]` table about which the user is warned."""
 _TICK = 0.05
 
 
 class WarmupFileError(Exception):
-    """A file is from a warm-up run, whose values do not count."""
+    """A result file was written by a warm-up run, so its values are not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFolder:
-    """Folders of the files, and their earliest time."""
+    """Folders of the result files, and the time before which a file counts as too old."""
 
     paths: Sequence[Path]
     """One folder, or the folders of all arms if arms have separate folders."""
@@ -115,17 +115,17 @@ class ResultFolder:
     until_ms: int
     """Current time (ms UTC)."""
     warn_of_nothing: bool
-    """Whether a table without files causes a warning. False if one of several nodes may write the files for
-    all."""
+    """Whether to warn if no file matches a `[[results]]` table. False if one of several nodes may write the
+    files for all nodes."""
     user: User | None = None
     """User with whose rights the files are read. None means the agent's user."""
     runs: Sequence[tuple[int, int | None]] = ()
-    """Starts and numbers of the runs of a `[repeat]` job; None for a warm-up run."""
+    """Start and number of each run of a `[repeat]` job. The number is None for a warm-up run."""
 
     def run_of(self, changed_ms: int) -> int | None:
         """Return the run in which a file was last changed. Raises WarmupFileError."""
-        # No tolerance is added, because a run writes its results at its end and the next run may begin
-        # immediately.
+        # No tolerance for slow clocks is added, because a run writes its results at its end and the next run
+        # may begin immediately.
         began = [number for time_ms, number in self.runs if time_ms <= changed_ms]
         if began and began[-1] is None:
             raise WarmupFileError
@@ -151,7 +151,8 @@ def gather_results(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Write the values of all `tables` to `note`, with warnings about their files.
+    """Write the values in the result files of all `tables` to the journal `note`, with warnings about the
+    files.
 
     quote: function that removes secrets from the benchmark's texts. Reading ends after `seconds`, or when
     `stopping()` returns True.
@@ -190,7 +191,7 @@ def gather_results(
 
 
 class _GivenUpError(Exception):
-    """The result is no longer needed."""
+    """Reading is stopped, because nobody needs the values any more."""
 
 
 class _Reader:
@@ -228,8 +229,8 @@ class _Reader:
         except _GivenUpError:
             raise
         except Exception:
-            # After an unexpected error in one file, the values before the error and the other tables still
-            # count.
+            # After an unexpected error in one file, the values before the error and the values of the other
+            # tables are still recorded.
             log.exception("%s cannot be read", _named(table))
             self.failed.add(index)
             self._files += 1
@@ -327,7 +328,8 @@ class _Reader:
         return f"{found.text}: {self._shown(found.quoted)}" if found.quoted else found.text
 
     def _rest_of(self, found: Measured) -> tuple[str, str, int]:
-        """Return the units, the further members of the record, and the time of measurement or reading."""
+        """Return the value's units, the further members of its record, and the time at which the value was
+        measured or read."""
         units = self._text(found.units)[:_UNITS_LIMIT]
         step = _number(found.step) if found.step is not None else None
         labels = {}

@@ -1,10 +1,10 @@
-"""`results.jsonl`: the values from the result files. The journal is durable before their first record is
-written.
+"""`results.jsonl`: the values from the result files. The journal is durable before the first record of these
+values is written.
 
 Result files may change or disappear while an extractor is killed and restarted. The restarted extractor
-continues with this journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first",
-"values"}`, each value `[name, value, units, more, time]`. The last line is a summary: `{"time", "found",
-"unread", "warnings"}`.
+continues with this journal. Each line of the journal is a batch of values of one file: `{"results", "file",
+"repeat", "first", "values"}`, each value `[name, value, units, more, time]`. The last line is a summary:
+`{"time", "found", "unread", "warnings"}`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Item = tuple[str, str, str, str, int]
 
 
 class FileBatch(NamedTuple):
-    """Consecutive values of one file that are to be written."""
+    """Consecutive values of one result file, to be written to the journal."""
 
     table: int
     """Index of the file's table of results."""
     file: int
-    """Number of the file among the files with values."""
+    """Number of the result file among those result files that have values."""
     repeat: int | None
     """Run of a `[repeat]` job that wrote the file."""
     first: int
@@ -39,10 +39,10 @@ class FileBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class FileValues:
-    """Consecutive values of one file."""
+    """Consecutive values of one result file, as the journal contains them."""
 
     file: int
-    """Number of the file among the files with values."""
+    """Number of the result file among those result files that have values."""
     repeat: int | None
     """Run of a `[repeat]` job that wrote the file."""
     values: list[Value]
@@ -50,20 +50,20 @@ class FileValues:
 
 @dataclass(kw_only=True)
 class Total:
-    """Summary of all files."""
+    """Summary of the values in all result files."""
 
     time: int
     """Time at which reading started (ms UTC)."""
     found: list[int]
-    """Number of values of each table, by the table's index."""
+    """Number of values of each `[[results]]` table, by the table's index."""
     unread: list[int] = field(default_factory=list)
-    """Tables whose files were not read in time."""
+    """Indexes of the `[[results]]` tables whose files were not read in time."""
     warnings: list[str] = field(default_factory=list)
 
 
 class NoteWriter:
-    """Writes the journal under a temporary name, and `publish` renames it. Each method can be called again after an
-    OSError."""
+    """Writes the journal under a temporary name. `publish` gives the journal its final name. Each method can
+    be called again after an OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""Searches many lines at once if nearly every line contains a pattern's required text. A search of many lines
-takes a fraction of the time of searching each line.
+"""Searches many lines at once if nearly every line contains a pattern's required text. One search of many
+lines takes a fraction of the time of a search of each line.
 
-Many lines are searched at once only for patterns for which both ways give the same result (see
+A pattern searches many lines at once only if that search finds the same values as a search of each line (see
 `line_bound.py`), and only if no number needs a second check (see `number.py`).
 """
 
@@ -18,8 +18,8 @@ from bai_agent.metrics.search.number import are_json
 from bai_agent.metrics.search.patterns import Found, ManyLines
 
 _FEW_ROWS = 8
-"""Minimum number of lines in columns per other line. With fewer lines in columns, all numbers are handled one
-by one."""
+"""Minimum ratio of lines whose values form columns to other lines. Below this ratio, all numbers are handled
+one by one."""
 
 
 class MetricColumn(NamedTuple):
@@ -33,8 +33,8 @@ class MetricColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The numbers of some metrics, sorted by index, in the lines at `offsets`. Each line has one number of each
-    metric."""
+    """The numbers of some metrics in the lines at `offsets`, sorted by the metric's index. Each line has one
+    number of each metric."""
 
     offsets: Sequence[int]
     columns: Sequence[MetricColumn]
@@ -48,7 +48,7 @@ class Columns(NamedTuple):
         return [each for line in zip(*every, strict=True) for each in line]
 
     def part(self, first: int, last: int) -> Columns:
-        """Return the part with the lines from `first` up to, but not including, `last`."""
+        """Return the columns of the lines from `first` up to, but not including, `last`."""
         return Columns(
             self.offsets[first:last],
             [
@@ -59,8 +59,8 @@ class Columns(NamedTuple):
 
 
 def find_column(many: ManyLines, text: str, lines: int) -> MetricColumn | None:
-    """Return the values of one pattern in a text of `lines` lines. None unless each line has exactly one value and no value needs
-    a second check."""
+    """Return the values of one pattern in a text of `lines` lines. Return None unless each line has exactly
+    one value and no value needs a second check."""
     if many.first is None:
         return None
     rows = many.first.findall(text)
@@ -137,15 +137,14 @@ def in_order(columns: Columns, others: list[Found]) -> Iterator[Columns | list[F
 
 
 def _takes_all(first: re.Pattern[str], text: str) -> bool:
-    """Return whether the value in the last line needs a second check. If so, its match includes the rest of
-    the text."""
+    """Return whether the value in the last line needs a second check. If so, the value's match includes the
+    rest of the text."""
     match = first.search(text, text.rfind("\n", 0, -1) + 1)
     return match is None or match.end() == len(text)
 
 
 def _once_in_each(many: ManyLines, text: str, lines: int) -> bool:
-    """Return whether the pattern has exactly `lines` matches in `text`, of which each line has at least
-    one."""
+    """Return whether the pattern has exactly `lines` matches in `text`, at least one of them in each line."""
     if many.literal and text.count(many.literal) == lines:
         return True
     return sum(1 for _ in many.search_all(text)) == lines

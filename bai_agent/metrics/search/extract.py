@@ -16,26 +16,28 @@ from bai_agent.metrics.search.reading import MatchFindings
 from bai_agent.metrics.search.terminal import visible
 
 _Candidate = tuple[int, str, Sequence[Searcher]]
-"""A line to search, as its place in the block, its text (Latin-1) and the indexes of its patterns."""
+"""A line to search: its place in the block, its text (decoded as Latin-1), and the searchers of the patterns
+that search the line."""
 _Hit = tuple[int, int, int]
-"""An occurrence of a required text, as the text's number, start and end."""
+"""An occurrence of a required text: the text's number, and the occurrence's start and end."""
 _Line = tuple[int, int, list[int]]
-"""A line with required texts, as the line's start, its end, and the texts' numbers."""
+"""A line with required texts: the line's start, the line's end, and the texts' numbers."""
 
 BATCH = 4096
-"""Approximate number of values that are returned at once, so that memory is bounded."""
+"""Approximate number of values that are returned at once. The number is limited to bound memory."""
 _LINES_AT_ONCE = 512
 _FEWEST_AT_ONCE = 8
-"""Fewest lines that are searched at once."""
+"""Minimum number of lines that are searched at once."""
 _PLANS = 4096
 _WINDOW = 64 * 1024
 _DENSE = 0.75
-"""Share of lines with a required text above which the text's patterns search all lines at once."""
+"""If more than this share of the lines contains a required text, the text's patterns search all lines at
+once."""
 _DOUBT, _MOST_DOUBTS = 8, 128
-"""Weight of a failed search of many lines (a successful one has weight 1), and the sum from which on a pattern searches line by
-line."""
+"""`_DOUBT`: weight of a failed search of many lines (a successful search has weight 1). `_MOST_DOUBTS`: sum
+of the weights from which on a pattern searches line by line."""
 _SCANS = 8
-"""Largest number of sets of texts that have an automaton of their own."""
+"""Maximum number of sets of required texts for which separate automatons are stored."""
 _MOST_AT_ONCE = 2**16
 """Largest number of values in a block that is searched at once. A block with more values is searched line by
 line, so that memory is bounded."""
@@ -44,7 +46,7 @@ _MOST_SETTLED = 32
 
 
 class Closed(NamedTuple):
-    """Metrics that do not count from an offset of the file on, up to the offset of the next `Closed`."""
+    """Metrics that are not searched from an offset of the file on, up to the offset of the next `Closed`."""
 
     offset: int
     metrics: frozenset[int]
@@ -68,12 +70,12 @@ class MatchingLine(NamedTuple):
 
 
 class Guard(Protocol):
-    """Limits the time of a search; see `search_limit.py`."""
+    """Limits the time of each search; see `search_limit.py`."""
 
     careful: bool
 
     def lines(self) -> None:
-        """Prepare for a search of some lines."""
+        """Prepare for a search of several lines."""
 
     def search(self, index: int, offset: int) -> None:
         """Prepare for the search of one pattern in the line at `offset`. Called only if `careful` is set."""
@@ -105,18 +107,19 @@ class Extraction:
         """Metrics of each required text, by the text's number. Exact texts come before folded texts."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
         self._doubts: Counter[int] = Counter()
-        """Failed searches of many lines minus successful searches, by metric."""
+        """For each metric, the weighted number of failed searches of many lines minus the number of
+        successful searches."""
         self._odd: Counter[int] = Counter()
         """For each metric, the number of lines without exactly one value, minus the number of lines with
         exactly one value or without a search."""
         self._settled: frozenset[int] = frozenset()
-        """Texts that occurred in nearly every line of the last block."""
+        """Required texts that occurred in nearly every line of the last block."""
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
 
     def find(
         self, data: bytes, offset: int, repainted: frozenset[int] = frozenset(), closed: Sequence[Closed] = ()
     ) -> Iterator[list[Found]]:
-        """Yield the numbers that `find_many` finds."""
+        """Yield the numbers that `find_many` finds, one by one."""
         for each in self.find_many(data, offset, repainted, closed):
             yield each.found() if isinstance(each, Columns) else each
 
@@ -125,8 +128,8 @@ class Extraction:
     ) -> Iterator[Columns | list[Found]]:
         """Yield the numbers in `data` (complete lines, from `offset` on) in their order.
 
-        Metrics that want only the last state of a progress bar are not searched in lines at `repainted`;
-        metrics with sections are not searched where they are `closed`.
+        Metrics that want only the last state of a progress bar are not searched in lines at `repainted`.
+        Metrics with sections are not searched in lines in which `closed` lists them.
         """
         clean = visible(data)
         if len(data) > 4 * CHUNK:
@@ -151,8 +154,8 @@ class Extraction:
         self._guard.rest()
 
     def _columns_of_lines(self, candidates: Sequence[_Candidate], base: int) -> Columns | None:
-        """Return the values of all patterns in lines that contain all their required texts. None if a line
-        does not have exactly one value of each pattern."""
+        """Return the values of all patterns in lines that contain the required texts of all these patterns.
+        Return None if a line does not have exactly one value of each pattern."""
         searchers = candidates[0][2]
         if len(candidates) < _FEWEST_AT_ONCE or self._guard.careful:
             return None
@@ -164,8 +167,8 @@ class Extraction:
         return None if columns is None else Columns([base + place for place, _, _ in candidates], columns)
 
     def _columns(self, searchers: Sequence[Searcher], text: str, lines: int) -> list[MetricColumn] | None:
-        """Return the values of each pattern in a text of `lines` lines. None if a pattern does not have one value in
-        each line."""
+        """Return the values of each pattern in a text of `lines` lines. Return None if a pattern does not
+        have one value in each line."""
         odd = self._odd
         doubtful = [each.metric for each in searchers if odd[each.metric] >= _MOST_DOUBTS]
         if doubtful:
@@ -206,10 +209,10 @@ class Extraction:
         return found
 
     def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
-        """Return the texts that occur in so many lines of `data` that their patterns should search all lines
-        at once."""
-        # In a sparse block, a quarter of the lines already shows that the text is rare. Counting all lines
-        # would take longer.
+        """Return the required texts that occur in so many lines of `data` that their patterns should search
+        all lines at once."""
+        # In most blocks with few occurrences, a quarter of the lines already shows that the text is rare.
+        # Counting all lines would take longer.
         if len(hits) < _DENSE * data.count(b"\n", 0, len(data) // 4):
             return frozenset()
         lines = data.count(b"\n")
@@ -269,8 +272,8 @@ class Extraction:
         self._settle(dense, matches >= _DENSE * len(searchers) * (len(starts) - 1))
 
     def _settle(self, dense: frozenset[int], is_so: bool) -> None:
-        """Stop searching for texts that are in every line. The patterns of these texts search all lines,
-        until too few lines match."""
+        """Stop searching for required texts that are in every line. The patterns of these texts search all
+        lines, until too few lines match."""
         metrics = self._metrics_of(dense)
         kept = is_so and len(metrics) <= _MOST_SETTLED and all(map(self._goes_at_once, metrics))
         if not kept:
@@ -279,7 +282,7 @@ class Extraction:
             self._settled = dense
 
     def _metrics_of(self, numbers: Set[int]) -> list[int]:
-        """Return the metrics of the texts with these numbers."""
+        """Return the metrics that require at least one of the texts with these `numbers`."""
         return sorted({metric for number in numbers for metric in self._metrics[number]})
 
     def _search_lines(self, searchers: Sequence[Searcher], lines: _Lines) -> tuple[Columns, list[Found]]:
@@ -350,7 +353,8 @@ class Extraction:
                 first = search(text)
                 if first is None:
                     continue
-                # Most lines have one match, and a search for a second match is cheaper than the iterator.
+                # finditer is not used, because most lines have one match, and a search for a second match is
+                # cheaper than the iterator.
                 several = can_be_empty or search(text, first.end())
                 taken = 0
                 for k, match in enumerate(search_all(text) if several else (first,)):
@@ -384,7 +388,8 @@ class Extraction:
     def _to_search(
         self, candidates: list[_Candidate], base: int, repainted: frozenset[int], closed: Sequence[Closed]
     ) -> list[_Candidate]:
-        """Return `candidates` without repainted states of a progress bar and without closed sections, for metrics that exclude them."""
+        """Return `candidates` without the metrics that exclude a line because it is a replaced state of a
+        progress bar or in a closed section."""
         if repainted and self._last_only:
             candidates = [
                 (place, line, _others(searchers, self._last_only) if base + place in repainted else searchers)
@@ -393,7 +398,8 @@ class Extraction:
         return _in_sections(candidates, base, closed) if closed else candidates
 
     def _candidates(self, data: bytes, clean: bytes, lines: Sequence[_Line]) -> list[_Candidate]:
-        """Return the lines of `data` to search, by their place. `lines` are the lines with required texts."""
+        """Return the lines of `data` to search, in the order of their places. lines: the lines with required
+        texts."""
         if self._everywhere:
             return self._every_line(data, clean, {start: ids for start, _, ids in lines})
         hits = [
@@ -426,7 +432,7 @@ class Extraction:
         return plan
 
     def _hits_by_windows(self, data: bytes) -> list[_Line]:
-        """Return the lines as `_lines_of` does, without an entry for each occurrence in a very long line."""
+        """Return the same lines as `_lines_of`, but without one entry per occurrence in a very long line."""
         prefilters = [each for each in (self._exact, self._folded) if each]
         overlap = max((len(text) for each in prefilters for text in each.literals), default=1) - 1
         lines = []
@@ -458,8 +464,8 @@ def _others(searchers: Sequence[Searcher], metrics: Set[int]) -> Sequence[Search
 
 
 def _in_sections(candidates: Sequence[_Candidate], base: int, closed: Sequence[Closed]) -> list[_Candidate]:
-    """Return `candidates` without the searchers of metrics that do not count in these lines. `closed` begins at or before the
-    first candidate."""
+    """Return `candidates` without the searchers of metrics whose sections are closed in these lines. `closed`
+    begins at or before the first candidate."""
     found = []
     at = 0
     for place, line, searchers in candidates:
@@ -480,7 +486,7 @@ def _both(exact: Occurrences | None, folded: Occurrences | None) -> Callable[[by
 
 
 def _lines_of(data: bytes, hits: Sequence[_Hit]) -> list[_Line]:
-    """Return the lines of `data` with the `hits`."""
+    """Return the lines of `data` that contain the occurrences `hits`."""
     lines: list[_Line] = []
     line_end = -1
     ids: list[int] = []

@@ -1,4 +1,5 @@
-"""Takes metrics from lines that are JSON objects, with the interface of a pattern's search.
+"""Takes metrics from lines that are JSON objects. The classes have the interface of a search by a regular
+expression.
 
 The benchmark writes the lines, so a line may be a megabyte of brackets or contain numbers with a million
 digits. Numbers are kept as text until their value is needed.
@@ -19,15 +20,15 @@ from bai_agent.metrics.search.reading import LABEL_LIMIT, LABELS, STEP, MatchFin
 _BLANKS = " \t\r\v\f"
 _SHOWN = 400
 _LONGEST_NUMBER = 1000
-"""Longest number (characters) that is read."""
+"""Longest JSON number that is read (characters)."""
 _KEPT = 64 * 1024
 """Longest line (characters) whose parsed object is cached for the next metric."""
 _AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
-"""Matches keys that no program escapes in JSON. Other keys may be escaped."""
+"""Matches keys of JSON objects that no program escapes. Other keys may be written with escapes."""
 
 
 class _Number(str):
-    """A number as written."""
+    """A JSON number as the benchmark wrote it."""
 
     __slots__ = ()
 
@@ -50,7 +51,7 @@ class JsonLines:
 
     def read(self, line: str) -> dict[str, Any] | None:
         """Return the object in `line` (bytes decoded as Latin-1); None if the line is not a JSON object. If a
-        key is repeated, its last value counts."""
+        key occurs several times, its last value is used."""
         if line is self._line:
             return self._object
         found = _object(line)
@@ -70,7 +71,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 class JsonMatch:
-    """The content of one line for one metric, with the interface of a pattern's match."""
+    """The content of one JSON line for one metric, with the interface of `re.Match`."""
 
     __slots__ = ("extra", "length", "value")
 
@@ -100,7 +101,8 @@ class JsonSearch:
         self._required = required_text(metric.json)
 
     def search(self, line: str, start: int = 0) -> JsonMatch | None:
-        """Return the match in `line`, from its beginning on."""
+        """Return the match in `line`. A JSON line has at most one match, which begins at the line's
+        beginning."""
         if start or self._required not in line:
             return None
         found = self._lines.read(line)
@@ -117,8 +119,8 @@ class JsonSearch:
         return iter(() if match is None else (match,))
 
     def read(self, _line: str, match: JsonMatch, findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value for a record, or None if the value is not a finite number. The second item
-        is 0, because no part of the line is consumed."""
+        """Return the value for a record, or None if the value is not a finite number. The second returned
+        item is always 0, because a JSON match consumes no part of the line."""
         number = _number(match.value)
         if number is None:
             findings.not_a_number(self._index, _shown(match.value))
@@ -136,14 +138,14 @@ class JsonSearch:
 
 
 def required_text(path: str) -> str:
-    """Return the text that a line must contain for the path, which is the path's last key in quotes. "" if the
-    key may be escaped."""
+    """Return the text that each line with a value at the path contains: the path's last key in quotes. Return
+    "" if the key may be escaped."""
     key = last_key(read_json_path(path))
     return f'"{key}"' if _AS_WRITTEN(key) else ""
 
 
 def label_names(paths: Sequence[str]) -> list[str]:
-    """Return the label names of the values at `paths`."""
+    """Return the names of labels whose values are taken from `paths`."""
     return [last_key(read_json_path(path)) for path in paths]
 
 

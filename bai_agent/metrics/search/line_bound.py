@@ -1,4 +1,4 @@
-"""Rewrites a pattern so that it searches many lines at once with the same matches as in single lines.
+"""Rewrites a pattern so that one search of many lines finds the same matches as a search of each single line.
 
 In a text of many lines, a newline must act like the end of the text. Therefore, each node of the parsed
 pattern is replaced by a node that does not match newlines and treats a newline as the end. Patterns with a
@@ -34,7 +34,7 @@ _PLACES = {
     constants.AT_BEGINNING_STRING: constants.AT_BEGINNING_LINE,
     constants.AT_END: constants.AT_END_LINE,
     constants.AT_END_STRING: constants.AT_END_LINE,
-    # A newline is not a letter, and acts like the end of a text.
+    # A word boundary needs no replacement, because a newline is not a letter and acts like the end of a text.
     constants.AT_BOUNDARY: constants.AT_BOUNDARY,
     constants.AT_NON_BOUNDARY: constants.AT_NON_BOUNDARY,
 }
@@ -53,22 +53,23 @@ _Node = tuple[Any, Any]
 
 
 class _UnboundError(ValueError):
-    """A node of the pattern may match differently in a text of many lines."""
+    """A node of the pattern possibly matches differently in a text of many lines."""
 
 
 def bound_to_lines(pattern: str) -> re.Pattern[str] | None:
-    """Return `pattern`, an expression of ASCII, for a text of complete lines; None if the pattern must search
-    each line separately."""
+    """Return an expression that finds the matches of `pattern` in a text of complete lines. `pattern` matches
+    ASCII. Return None if the pattern must search each line separately."""
     with suppress(_UnboundError, ValueError):
         return _compiled(_bound_tree(pattern))
     return None
 
 
 def first_in_each_line(pattern: str, group: int, behind: str) -> re.Pattern[str] | None:
-    """Return `pattern` for the first match of each line only. The match includes the rest of the line.
+    """Return an expression that finds only the first match of `pattern` in each line. The match includes the
+    rest of the line.
 
-    If an expression `behind` matches directly after `group`, the match includes the rest of the text, so that the
-    number of matches is too small.
+    If the expression `behind` matches directly after `group`, the match includes the rest of the whole text.
+    The caller then finds fewer matches than lines.
     """
     with suppress(_UnboundError, ValueError):
         tree = _bound_tree(pattern)

@@ -1,8 +1,8 @@
-"""Finds the text that a line must contain if a pattern matches it.
+"""Finds the text that every line contains in which a pattern matches.
 
 The text is found in the tree of Python's own parser of regular expressions. That parser is not a public
-interface, so unknown nodes count as "could be anything". Unknown nodes make the search slower, but never
-wrong.
+interface, so a node of an unknown type counts as a node that can match any text. Unknown nodes make the
+search slower, but never wrong.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Shape:
     can_be_empty: bool
     """Whether a match may be empty."""
     literal: str
-    """Text that every match contains (regardless of case if `ignore_case`). Empty if no text is in every
-    match."""
+    """Text that every match contains (regardless of case if `ignore_case`). Empty if no such text is
+    known."""
 
 
 def read_shape(pattern: str) -> Shape:
@@ -88,7 +88,7 @@ def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
 
 
 def _must_hold_another(tree: Any, allowed: str) -> bool:
-    """Return whether each match of `tree` has a character that is not in `allowed`."""
+    """Return whether each match of `tree` contains a character that is not in `allowed`."""
     for operation, argument in tree:
         if operation is constants.SUBPATTERN:
             found = _must_hold_another(argument[-1], allowed)
@@ -171,14 +171,15 @@ def _parsed(pattern: str) -> Any:
 
 
 def _follows_openly(tree: Any, group: int) -> bool | None:
-    """Return whether anything may follow `group` in `tree`; None if the group is not in `tree`."""
+    """Return whether any text may follow `group` in `tree`. Return None if the group is not in `tree`."""
     nodes = list(tree)
     for position, (operation, argument) in enumerate(nodes):
         inner: bool | None = None
         if operation is constants.SUBPATTERN and argument[0] == group:
             inner = True
         elif any(each is constants.SUBPATTERN and one[0] == group for each, one in _walk(argument)):
-            # Inside alternatives and repeats the following text counts as arbitrary.
+            # If the group is inside alternatives or repeats, the text that follows the group counts as
+            # arbitrary.
             body = argument[-1] if operation is constants.SUBPATTERN else None
             inner = _follows_openly(body, group) if body is not None else True
         if inner is not None:
@@ -240,7 +241,7 @@ class _Runs:
 
 
 def _encodes(character: str) -> bool:
-    """Return whether the character of decoded text corresponds to its UTF-8 bytes in the file."""
+    """Return whether a character of decoded text stands for its UTF-8 bytes in the file."""
     return character != _REPLACEMENT and not "\ud800" <= character <= "\udfff"
 
 
@@ -262,6 +263,6 @@ def _walk(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _items(node: Any) -> list[Any]:
-    """Return the items of a node. The node's own iterator is much slower."""
+    """Return the items of a node of the parsed pattern. The node's own iterator is much slower."""
     items: list[Any] = node.data if isinstance(node, parser.SubPattern) else node
     return items

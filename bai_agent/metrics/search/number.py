@@ -20,8 +20,8 @@ _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
 JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
 """Matches a finite JSON number that every JSON reader can represent."""
 _is_json = re.compile(JSON).fullmatch
-# Matches a text of many lines with one JSON number in each line. Alternatives take half the time of optional
-# parts.
+# Matches a text of many lines with one JSON number in each line. The expression lists alternatives, because
+# they take half the time of optional parts.
 _json_lines = re.compile(
     rf"(?:{_WHOLE_JSON}(?:\n|{_FRACTION_JSON}(?:\n|{_EXPONENT_JSON}\n)|{_EXPONENT_JSON}\n))*"
 ).fullmatch
@@ -36,7 +36,8 @@ _WHOLE_EXPONENT = re.compile(r"[eE][0-9]+(?!\w)", re.ASCII).match
 _SPACE = " \t\v\f"
 _GROUPED = r"[-+]?[0-9]{1,3}(?:(?P<separator>[,_'])[0-9]{3})(?:(?P=separator)[0-9]{3})*(?:\.[0-9]+)?(?![0-9])"
 _MICRO = "µ|\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}µ"
-"""The micro sign, which is one character, or two characters in a line that is searched as bytes."""
+"""The micro sign. It is one character of decoded text, but two characters in a line that is searched as
+bytes."""
 _COUNTED = "|".join(sorted(map(re.escape, COUNTED), key=len, reverse=True))
 _PREFIX = (
     rf"(?P<prefix>[kKMGTPE]i?(?=(?:[bB]|[bB]its?|[bB]ytes?|[bB]ps|(?i:{_COUNTED}))?(?![A-Za-z]))"
@@ -64,19 +65,19 @@ _THOUSANDS = re.compile(r"[,_'][0-9]{3}(?![0-9])").match
 _SHORT = re.compile(r"[-+]?[0-9]{1,3}").fullmatch
 _REST_BEFORE = re.compile(r"[0-9dhm]*$").search
 _MOST_BEFORE = 40
-"""Largest number of characters before a part of a duration that are examined."""
+"""Maximum number of characters that are examined before a part of a duration."""
 _REST = re.compile(r"[0-9.,_':]*[A-Za-z%]*(?:/[A-Za-z]+)?").match
 
 
 @cache
 def _form(form: NumberForm) -> re.Pattern[str]:
-    """Return the expression of a form. The expression is compiled on demand, because expressions with
-    prefixes take a while to compile and few metrics need them."""
+    """Return the expression that matches numbers of a form. The expression is compiled on demand, because
+    expressions with prefixes take long to compile and few metrics need them."""
     return re.compile(_FORMS[form])
 
 
 def are_json(texts: Sequence[str]) -> bool:
-    """Return whether `JSON` matches each of `texts`, which contain no newlines."""
+    """Return whether each of `texts` is a number that `JSON` matches. The texts contain no newlines."""
     lines = "\n".join([*texts, ""])
     return _have_one_form(texts, lines) or _json_lines(lines) is not None
 
@@ -99,8 +100,8 @@ def _have_one_form(texts: Sequence[str], lines: str) -> bool:
 def json_number(text: str) -> str | None:
     """Return `text` as a JSON number; None if `text` is not a finite decimal number.
 
-    Integers up to 64 bits, signed or unsigned, stay integers. Underscores, thousands separators, "nan" and "inf" are
-    not numbers.
+    Integers that fit into 64 bits, signed or unsigned, stay integers. Underscores, thousands separators,
+    "nan" and "inf" are not numbers.
     """
     if _is_json(text):
         return text
@@ -114,15 +115,16 @@ def json_number(text: str) -> str | None:
 
 
 def finite_number(value: object) -> str | None:
-    """Return a number as JSON. None for other values, and for numbers beyond the range of a float."""
+    """Return a number as JSON. Return None for values that are not numbers, and for numbers beyond the range
+    of a float."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else None
     return whole_number(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def whole_number(value: int) -> str | None:
-    """Return `value` as JSON, which is an integer if the value fits into 64 bits, and a rounded float
-    otherwise. None if the value is beyond the range of a float."""
+    """Return the whole number `value` as JSON. It is written as an integer if it fits into 64 bits, and as a
+    rounded float otherwise. None if the value is beyond the range of a float."""
     if -(2**63) <= value < 2**64:
         return str(value)
     try:
@@ -132,8 +134,7 @@ def whole_number(value: int) -> str | None:
 
 
 def form_number(text: str, form: NumberForm) -> str | None:
-    """Return `text`, a number written in this form, as a JSON number. None if `text` is not a number of this
-    form."""
+    """Return `text` as a JSON number, if `text` is a number of the form `form`. Return None otherwise."""
     number = json_number(text)
     if number is not None or form is NumberForm.PLAIN:
         return number
@@ -150,7 +151,8 @@ def form_number(text: str, form: NumberForm) -> str | None:
 
 
 def form_end(text: str, start: int, end: int, form: NumberForm) -> int:
-    """Return the end of the number that begins with `text[start:end]`; `end` if the number is complete."""
+    """Return the end of the number that begins with `text[start:end]`. Return `end` if the number ends at
+    `end`."""
     if form is NumberForm.PLAIN:
         return exponent_end(text, start, end)
     if _begins_within(text, start) or not _MANTISSA(text[start:end].translate(_SEPARATORS)):
@@ -160,8 +162,8 @@ def form_end(text: str, start: int, end: int, form: NumberForm) -> int:
 
 
 def scaled(text: str, conversion: Conversion) -> str | None:
-    """Return the decimal number `text` as a JSON number, after its conversion. None if the result is not a
-    JSON number."""
+    """Convert the decimal number `text` to other units, and return the result as a JSON number. Return None
+    if the result is not a JSON number."""
     if len(text) > _LONGEST:
         text = repr(float(text))
     value = _EXACT.create_decimal(text)
@@ -193,15 +195,15 @@ def span_end(text: str, start: int, end: int) -> int:
     """Return the end of the duration that begins with the part `text[start:end]`, which includes its unit ("1m" in
     "1m2.5s"). Return `end` if the duration has only one part.
 
-    Go prints durations in this form. If only the first part were read, a pattern for a number and a unit
-    would take 62.5 seconds for one minute.
+    Go prints durations as "1m2.5s". If only the first part were read, a pattern for a number and a unit would
+    read "1m2.5s" as one minute instead of 62.5 seconds.
     """
     found = _SPAN(text, start)
     return max(end, found.end()) if found else end
 
 
 def begins_within_span(text: str, start: int) -> bool:
-    """Return whether the number at `start` is a later part of a duration, as "2.5" in "1m2.5s"."""
+    """Return whether the number at `start` is a later part of a duration, such as "2.5" in "1m2.5s"."""
     return _SPAN_BEFORE(text, max(0, start - 2), start) is not None
 
 
@@ -210,8 +212,8 @@ def exponent_end(text: str, start: int, end: int) -> int:
     exponent.
 
     The pattern `([-+]?\d*\.\d+|\d+)` finds "1.5" in "1.5e-05", which looks plausible but is wrong by orders
-    of magnitude. After an integer, an unsigned exponent only counts if nothing follows the exponent ("12e5f"
-    is not a number).
+    of magnitude. After an integer, an exponent without a sign is only recognised if nothing follows the
+    exponent ("12e5f" is not a number).
     """
     if not _MANTISSA(text[start:end]) or _begins_within(text, start):
         return end
@@ -236,22 +238,22 @@ def goes_on(text: str, start: int, end: int) -> bool:
 
 
 def rest_end(text: str, end: int) -> int:
-    """Return the end of the digits, separators and unit that follow at `end`."""
+    """Return the end of the digits, separators and unit that follow the position `end`."""
     found = _REST(text, end)
     return found.end() if found else end
 
 
 def rest_start(text: str, start: int) -> int:
-    """Return the beginning of the duration that has `start` in a later part."""
+    """Return the beginning of a duration whose later part begins at `start`."""
     return start - len(_REST_BEFORE(text[max(0, start - _MOST_BEFORE) : start])[0])  # type: ignore[index]
 
 
 def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of a number that can be recorded without a second check, because nothing follows
-    the number except the metric's units, `spelled`.
+    """Return the expression of a number that can be recorded without a second check, because only the
+    metric's units (`spelled`) follow the number.
 
-    open_end: any text may follow the value. with_units: a following word may be another unit. decodes: the
-    pattern searches characters instead of bytes.
+    open_end: whether any text can follow the value. with_units: whether a word after the value can be another
+    unit. decodes: whether the pattern searches characters instead of bytes.
     """
     if not open_end and not with_units:
         return JSON
@@ -273,13 +275,14 @@ def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     others = _going_on(open_end=open_end, with_units=with_units, decodes=False)
     if spelled:
         others = f"(?!{_own_units(spelled)})(?:{others})"
-    # The expression first excludes most characters, which takes half the time of all alternatives.
+    # The expression first excludes most characters, because that takes half the time of trying all
+    # alternatives.
     begins = rf"0-9.A-Za-z%\x80-\xff{' ' if with_units else ''}" + (",_':" if open_end else "")
     return f"(?=[{begins}])(?:{continued}|{others})"
 
 
 def _going_on(*, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of text that may continue a number, or be another unit."""
+    """Return the expression of text that possibly continues a number or is another unit."""
     digits = "0-9" if open_end else ""
     letters = rf"A-Za-z%\x80-{chr(sys.maxunicode) if decodes else chr(0xFF)}"
     more = [f"[{digits}{letters}]"]

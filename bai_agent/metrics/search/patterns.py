@@ -1,13 +1,13 @@
-"""Compiles a job's metrics, and finds the lines that are worth a search.
+"""Compiles the patterns of a job's metrics, and finds the lines that can match.
 
 Most lines of a log match nothing. The text that each pattern requires (`literal.py`) goes into one
-Aho-Corasick automaton, which scans a block of lines once. Only lines with such a text are searched, and only
-with the patterns that require this text. A pattern without a required text searches every line, which gives
-the same records but takes longer.
+Aho-Corasick automaton, which scans a block of lines once. Only lines that contain a required text are
+searched, and only with the patterns that require this text. A pattern without a required text searches every
+line, which gives the same records but takes longer.
 
 A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Both kinds of
-patterns work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`, which finds the same
-matches and gives text at no further cost.
+patterns work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`. This search finds the same
+matches as a search of bytes, and returns text at no further cost.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from bai_agent.metrics.search.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.search.reading import Extra, Extras, MatchFindings, Reader
 
 _SHORTEST_LITERAL = 2
-"""Shortest required text (characters). A single character is in so many lines that searching for it does not
-pay off."""
+"""Minimum length of a required text (characters). A single character is in so many lines that a search for it
+does not pay off."""
 
 
 Found = tuple[int, int, int, str, str]
-"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and further
-members of the record as JSON, each beginning with a comma.
+"""A number that was found: the line's offset, the metric's index, the match's number in the line, the value
+as JSON, and the further members of the record as JSON, each beginning with a comma.
 """
 
 Scan = Callable[..., list[tuple[int, int, int]]]
@@ -47,7 +47,7 @@ class Searcher(NamedTuple):
     metric: int
     """Index of the metric in the descriptor."""
     search: Callable[..., Any]
-    """Function that returns a match, of `re` or a `JsonMatch`, or None."""
+    """Function that returns a match (an `re.Match` or a `JsonMatch`), or None."""
     search_all: Callable[..., Iterator[Any]]
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
@@ -68,15 +68,15 @@ class ManyLines(NamedTuple):
 
     metric: int
     first: re.Pattern[str] | None
-    """Finds the first match of each line. After a value that needs a second check, the expression finds no
-    further match."""
+    """Expression that finds the first match of each line. After a value that needs a second check, the
+    expression finds no further match."""
     search_all: Callable[..., Iterator[re.Match[str]]]
     literal: str
-    """Text that is in each match; empty if no such text is known."""
+    """Text that each match contains; empty if no such text is known."""
     group: int
     extras: Extras
     needs_look: Callable[[str], re.Match[str] | None]
-    """Function that matches text after a JSON number that may prevent the number from being recorded
+    """Function that matches the text after a JSON number if the number possibly cannot be recorded
     unchanged."""
     reach: int
     """Number of characters that `needs_look` examines."""
@@ -86,7 +86,7 @@ class ManyLines(NamedTuple):
 
 @dataclass(frozen=True)
 class Prefilter:
-    """An automaton, and the metrics of each text of the automaton."""
+    """An automaton that finds required texts, and the metrics that require each text."""
 
     literals: tuple[bytes, ...]
     metrics: tuple[tuple[int, ...], ...]
@@ -118,7 +118,7 @@ def prefilter_available() -> bool:
 
 
 def wants_last_states(metrics: Sequence[Metric]) -> bool:
-    """Return whether any of `metrics` needs to know the repainted states of a progress bar."""
+    """Return whether any of `metrics` is taken only from the last states of progress bars."""
     return any(metric.repaint is Repaint.LAST for metric in metrics)
 
 
@@ -161,7 +161,7 @@ def compile_patterns(
 
 
 def shape_of(metric: Metric) -> Shape:
-    """Return the properties of the texts that `metric` matches."""
+    """Return the properties of the texts that the pattern of `metric` matches."""
     if metric.json is None:
         return read_shape(metric.pattern)
     return Shape(
@@ -196,7 +196,8 @@ def line_counter(*, fast: bool) -> Callable[[bytes], int]:
     blank = b"\n\n"
     if not fast:
         return lambda data: sum(map(bool, data.split(b"\n")))
-    # The automaton is twenty times as fast as `blank in data`, which takes as long as finding the numbers.
+    # The automaton is twenty times as fast as `blank in data`, which would take as long as the search for
+    # numbers.
     scan = _scanner([blank])
 
     def count(data: bytes) -> int:

@@ -1,5 +1,5 @@
-"""Converts the matches of one metric to values. A reader is created once per pattern, so that a match only costs the steps
-that its metric needs."""
+"""Converts the matches of one metric to values. A reader is created once per pattern, so that each match only
+takes the steps that its metric needs."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _SHOWN = 400
 _UNIT = re.compile("( ?)((?:[A-Za-zµμ]+|[%‰])(?:/[A-Za-z]+)?)").match
 _PER = re.compile("/[A-Za-z]+").match
 _UNIT_REACH = 64
-"""Number of characters after a number that are searched for a unit."""
+"""Number of characters after a number in which a unit is searched."""
 STEP = ',"step":'
 LABELS = ',"labels":'
 
 Extra = Callable[[re.Match[str]], str]
-"""Function that returns the further members of a record, as JSON, each beginning with a comma; "" if the
-record has no further members."""
+"""Function that returns the further members of a match's record, as JSON, each beginning with a comma; "" if
+the record has none."""
 
 
 class Doubt(str, Enum):
@@ -70,7 +70,8 @@ class MatchFindings(Protocol):
         """The metric matched, but its value `text` is not a finite number, or its unit cannot be converted."""
 
     def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
-        """The metric's pattern took `taken` from `whole`, in `line` (a part of the line)."""
+        """The metric's pattern took only `taken` of the text `whole`. line: a part of the line with this
+        text."""
 
 
 class Reader:
@@ -110,7 +111,7 @@ class Reader:
         return self._units if self._decodes else self._units.encode().decode("latin-1")
 
     def read(self, text: str, match: re.Match[str], findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value as JSON (None if the match has no value), and the value's end in
+        """Return the value of a match as JSON (None if the match has no value), and the value's end in
         `text`."""
         start, end = match.span(self._group)
         if start < 0:
@@ -124,7 +125,7 @@ class Reader:
     def _read_time(
         self, text: str, match: re.Match[str], unit: str, findings: MatchFindings
     ) -> tuple[str | None, int]:
-        """Return a time with its unit, or all parts of a duration."""
+        """Read a time with its unit, or a duration of several parts."""
         start, end = match.span(self._group)
         behind = match.end(self._unit)
         if behind >= end:
@@ -149,7 +150,8 @@ class Reader:
         if self._unit:
             factor = conversion(unit, self._units) if len(unit) <= _UNIT_REACH else None
         if self._unit and not unit:
-            # "15.4k" and "900" may be values of one counter; other values without a unit are in the metric's units.
+            # A counter may print both "15.4k" and "900", so a count without a prefix is converted as a plain
+            # count. Other values without a unit are in the metric's units.
             factor = conversion("", self._units) or SAME
         number = self._number(value, factor)
         if number is None:
@@ -220,12 +222,12 @@ class Reader:
             doubt,
             self._shown(text[start:end]),
             self._shown(text[start if begin is None else begin : reach]),
-            # The whole line is passed, because a part of a secret cannot be recognised.
+            # The whole line is passed, because redaction could not recognise a part of a secret.
             self._text(text),
         )
 
     def _shown(self, text: str) -> str:
-        """Decode a part of a line that is searched as bytes."""
+        """Decode a part of a line whose bytes were decoded as Latin-1 for the search."""
         return self._text(text[:_SHOWN])
 
     def _text(self, text: str) -> str:
@@ -287,7 +289,7 @@ def _label_members(names: list[str], values: tuple[str | None, ...], *, decodes:
 
 
 def label_text(value: str, *, decodes: bool) -> str:
-    """Return the text of a group as a label. decodes: whether the line was searched as characters instead of
-    bytes."""
+    """Return the text of a pattern's group as a label's value. decodes: whether the line was searched as
+    characters instead of bytes."""
     text = value if decodes or value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
     return text.strip()[:LABEL_LIMIT]

@@ -17,7 +17,7 @@ _ERASES_LINE = re.compile(r"\x1b\[2[JK]")
 
 
 def visible(data: bytes) -> bytes:
-    """Return lines as a terminal shows them. The number of lines and their ends do not change."""
+    """Return lines as a terminal shows them. The number of lines and the ends of the lines do not change."""
     clean = _ANSI.sub(b"", data) if b"\x1b" in data else data
     if b"\x08" not in clean:
         return clean

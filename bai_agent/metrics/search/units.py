@@ -61,13 +61,14 @@ COUNTED = frozenset((
     "pkt", "pkts", "packets", "events", "queries", "transactions", "it", "iter", "iters", "iterations",
     "steps", "items", "calls", "hits", "hz", "w", "wh", "j", "v", "a", "pa",
 ))  # fmt: skip
-"""Words (in lower case) that may follow a prefix: "kops", "GFLOPS", "MHz". The first letter of other words may not be a
-prefix: "keys", "TLB"."""
+"""Words (in lower case) before which a prefix is recognised: "kops", "GFLOPS", "MHz". In other words, such as
+"keys" and "TLB", the first letter is possibly not a prefix."""
 _CACHED = 4096
 _LONGEST = 40
-"""Longest unit (characters). The length is limited, because the unit comes from a log."""
+"""Longest unit that is converted (characters). The length is limited, because the unit comes from a log."""
 _LONG = 3
-"""Units with at least this number of letters, such as "Seconds" and "Percent", do not depend on case."""
+"""The case of letters is ignored in units with at least this number of letters, such as "Seconds" and
+"Percent"."""
 
 
 class Conversion(NamedTuple):
@@ -118,7 +119,7 @@ def conversion(unit: str, units: str) -> Conversion | None:
 
 @lru_cache(_CACHED)
 def is_measured(units: str) -> bool:
-    """Return whether the dimension of `units` is known, so that another unit can contradict it."""
+    """Return whether the dimension of `units` is known. Only then can another unit contradict `units`."""
     top, _ = _split(_normal(units))
     return top != "" and (_quantity(top) is not None or _counted(top)[1].lower() in COUNTED)
 
@@ -131,8 +132,8 @@ def is_prefix(unit: str) -> bool:
 
 @lru_cache(_CACHED)
 def contradicts(unit: str, units: str, *, apart: bool) -> bool:
-    """Return whether a value before `unit` is certainly not in `units`. apart: whether a space separates value
-    and unit."""
+    """Return whether a value that is followed by `unit` is certainly not in `units`. apart: whether a space
+    separates the value from `unit`."""
     found = conversion(unit, units)
     if apart:
         return found is not None and found != SAME and not is_prefix(unit)
@@ -142,8 +143,8 @@ def contradicts(unit: str, units: str, *, apart: bool) -> bool:
 
 
 def split_unit(units: str) -> str | None:
-    """Return the unit of time at the beginning of `units` if a space and another word follow the unit; None
-    otherwise.
+    """Return the unit of time at the beginning of `units`, if a space and another word follow that unit.
+    Return None otherwise.
 
     "msec onds" gives "msec", but "ms per batch" gives None, because "ms per batch" is a complete unit.
     """
