@@ -16,10 +16,10 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.job.run_directory import RunDir
 
 _START_LIMIT_S = 60.0
-"""Seconds within which a new agent must report that it runs."""
+"""Time limit for a new agent to report that it runs (seconds)."""
 
 _KILL_LIMIT_S = 5.0
-"""Seconds for a killed process to disappear."""
+"""Time limit for a killed agent to disappear (seconds)."""
 _READY = b"ready"
 
 # The agent is started neither with -m nor with PYTHONPATH, because -m searches the current folder first, and
@@ -39,7 +39,8 @@ class AgentStartError(BaiError):
 def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -> None:
     """Start `bai-agent run` in a session of its own; return when the agent runs. Raises AgentStartError.
 
-    If the starting process is killed meanwhile, the agent either runs or has not started. `rundir` must exist.
+    If the starting process is killed during the start, the agent either runs or has not started the job.
+    `rundir` must exist.
     """
     reader, writer = os.pipe()
     try:
@@ -56,11 +57,11 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         try:
             answer = read_to_end(reader, timeout_s=_START_LIMIT_S)
         except TimeoutError:
-            # The agent has started nothing yet. After the user was told that the agent does not run, it must
-            # not start anything.
+            # The agent has started nothing yet. It is killed, because it must not start anything after the
+            # user was told that it does not run.
             agent.kill()
             with suppress(subprocess.TimeoutExpired):
-                agent.wait(_KILL_LIMIT_S)  # until it is dead, its lock reports that it runs
+                agent.wait(_KILL_LIMIT_S)  # until the agent is dead, its lock reports that it runs
             raise AgentStartError(
                 f"the agent did not say within {_START_LIMIT_S:g} s that it runs, and was ended; see {rundir.agent_log}"
             ) from None
@@ -98,8 +99,8 @@ def say_ready(descriptor: int) -> None:
     """Report to the process that started this agent that the agent runs. If that process is gone, do
     nothing."""
     _say(descriptor, _READY)
-    # The descriptor's number stays in use, so that a later error of the agent is not written into another
-    # file that gets this number.
+    # The file descriptor is redirected instead of closed. If another file got its number, later errors of the
+    # agent would be written into that file.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)

@@ -68,9 +68,10 @@ from bai_agent.light_dataclass import asdict, dataclass, field, replace
 
 T = TypeVar("T")
 Version: TypeAlias = tuple[int, int]
-"""Time of an object by the store's clock, and its size, because S3's times are whole seconds."""
+"""Time of an object by the store's clock, and the object's size. The size is included, because S3's times are
+whole seconds."""
 _ENDED = re.compile(r"(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
-"""Name of the report that a generation ended on a node: rank and generation."""
+"""Name of a node's report that a generation has ended, which consists of rank and generation."""
 _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re.ASCII)
 _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
 """Name of a leader's heartbeat, with the number of its node."""
@@ -100,7 +101,8 @@ class Control:
     peers: bool
     stop: bool
     sign: Version | None
-    """Version of the coordinator's last heartbeat. None before the coordinator's first heartbeat."""
+    """Version of the coordinator's last heartbeat. None if the coordinator has not written a heartbeat
+    yet."""
     generations: Mapping[int, Version] = field(default_factory=dict)
     """Decisions, by generation."""
     begun: Mapping[int, Version] = field(default_factory=dict)
@@ -108,14 +110,14 @@ class Control:
     launches: Mapping[int, Version] = field(default_factory=dict)
     """Generations of an elastic job that all members may launch."""
     seen_by_all: Mapping[int, Version] = field(default_factory=dict)
-    """Planned decisions that all members of the generation before have seen."""
+    """Planned decisions that all members of the previous generation have seen."""
     leaders: Mapping[int, Version] = field(default_factory=dict)
     """Last heartbeat of each node that leads or led an elastic job."""
 
     @property
     def decided(self) -> range:
-        """Numbers of the decisions of an elastic job. Decisions after a gap do not count, because no leader
-        wrote them."""
+        """Numbers of the decisions of an elastic job. Numbers after a gap are left out, because no leader
+        wrote these objects."""
         return range(next(each for each in count() if each not in self.generations))
 
     @property
@@ -158,14 +160,14 @@ class AttemptRecord:
         return self.job.key(f"attempts/{self.number}/{name}")
 
     def join(self, peer: Peer, *, after: int | None = None, boot: str | None = None) -> None:
-        """Announce this node's address; `after` and `boot` are those of `Joined`."""
+        """Announce this node's address to the other nodes. after, boot: see `Joined`."""
         more = {name: value for name, value in (("after", after), ("boot", boot)) if value is not None}
         (table,) = peers_table([peer])
         self._put(f"joined/{peer.rank}.json", {**table, **more})
 
     def joined(self) -> dict[int, tuple[Version, str]]:
-        """Return version and ETag of each joined node's announcement, because an agent may join twice within a
-        second."""
+        """Return version and ETag of each joined node's announcement. The ETag is included, because an agent
+        may join twice within a second."""
         return {rank: (_version(each), each.etag) for rank, each in self._ranked("joined/").items()}
 
     def peer(self, rank: int) -> Peer:
@@ -181,11 +183,11 @@ class AttemptRecord:
         return read_joined(found, replace(peer, node=rank), where=where)
 
     def write_members(self, members: Members) -> bool:
-        """Settle the members; return False if the members were settled before."""
+        """Write the list of members. Return False if the list was already written."""
         return self._put_once("control/peers.json", members_table(members))
 
     def members(self) -> Members:
-        """Return the settled members. Raises BaiError."""
+        """Return the members from the list that was written. Raises BaiError."""
         key = self.key("control/peers.json")
         return read_members(self._read(key), where=self._url(key))
 
@@ -214,8 +216,8 @@ class AttemptRecord:
         return {int(name[1]) for name in names if name is not None and int(name[2]) == generation}
 
     def generation_end(self, generation: int, rank: int) -> GenerationEnd:
-        """Return the reported end of a generation on a node; an unreadable report, or an outcome of another version, counts as an
-        agent's error. Raises StoreError."""
+        """Return the reported end of a generation on a node; an unreadable report, or an outcome of another
+        version of bai, counts as an agent's error. Raises StoreError."""
         key = self.key(f"ended/{rank}-{generation}.json")
         where = self._url(key)
         try:
@@ -228,19 +230,19 @@ class AttemptRecord:
         return end if end.outcome in OUTCOMES else replace(end, outcome=Outcome.AGENT_ERROR.value)
 
     def settle_generation(self, number: int, word: NextGeneration) -> NextGeneration:
-        """Settle the decision about generation `number`; return the settled decision. Raises StoreError,
-        RecordError."""
+        """Write the decision about generation `number`, unless it was written before. Return the decision
+        that was written first. Raises StoreError, RecordError."""
         self._settle(f"control/generation-{number:06}.json", asdict(word))
         return self.generation(number)
 
     def generation(self, number: int) -> NextGeneration:
-        """Return the settled decision about generation `number`. Raises StoreError, RecordError."""
+        """Return the decision that was written about generation `number`. Raises StoreError, RecordError."""
         key = self.key(f"control/generation-{number:06}.json")
         return read_next_generation(self._read(key), where=self._url(key))
 
     def decision(self, number: int, control: Control) -> NextGeneration:
-        """Return the settled decision in an elastic job, or a stand-in if that decision is unreadable. Raises
-        StoreError."""
+        """Return the decision that was written about a generation of an elastic job, or a stand-in if the
+        decision is unreadable. Raises StoreError."""
         problem, found = None, None
         for each in range(number, -1, -1):
             try:
@@ -253,13 +255,15 @@ class AttemptRecord:
         return stand_in(found, problem or "", put=control.generations[number][0])
 
     def begin_generation(self, number: int, members: Members, *, checkpoint: str | None = None) -> Beginning:
-        """Settle the beginning of a generation; return the settled beginning. Raises BaiError."""
+        """Write the beginning of a generation, unless it was written before. Return the beginning that was
+        written first. Raises BaiError."""
         begun = Beginning(members=members, checkpoint=checkpoint)
         self._settle(f"control/begin-{number:06}.json", beginning_table(begun))
         return self.beginning(number)
 
     def beginning(self, number: int, *, members: Sequence[int] | None = None) -> Beginning:
-        """Return the settled beginning of a generation. members: the decided nodes. Raises StoreError, RecordError."""
+        """Return the beginning that was written for a generation. members: the nodes in the decision about
+        the generation. Raises StoreError, RecordError."""
         key = self.key(f"control/begin-{number:06}.json")
         begun = read_beginning(self._read(key), where=self._url(key))
         found = [each.node for each in begun.members.peers]
@@ -268,20 +272,21 @@ class AttemptRecord:
         return begun
 
     def launch_generation(self, number: int) -> None:
-        """Announce, as the leader, that all members have their checkpoint. Raises StoreError."""
+        """Announce, as the leader, that all members of a generation have restored the checkpoint and may
+        launch. Raises StoreError."""
         self._settle(f"control/launch-{number:06}.json", {"generation": number})
 
     def stop_together(self, number: int) -> None:
-        """Announce, as the leader, that all members of the previous generation have seen this decision and must
-        stop now. Raises StoreError."""
+        """Announce, as the leader, that all members of the previous generation have seen a planned decision
+        and must stop now. Raises StoreError."""
         self._settle(f"control/together-{number:06}.json", {"generation": number})
 
     def order_stop(self, order: StopOrder) -> bool:
-        """Order the end of the job; return False if the end was ordered before."""
+        """Order all nodes to end the job. Return False if the end was already ordered."""
         return self._put_once("control/stop.json", asdict(order))
 
     def stop_order(self) -> StopOrder:
-        """Return the coordinator's order. Raises StoreError, RecordError."""
+        """Return the coordinator's order to end the job. Raises StoreError, RecordError."""
         return self._read_as(StopOrder, "control/stop.json")
 
     def sign(self, rank: int, content: Mapping[str, Any]) -> None:
@@ -298,7 +303,8 @@ class AttemptRecord:
         return signs if coordinators is None else {COORDINATOR: coordinators, **signs}
 
     def silent_s(self, rank: int) -> float:
-        """Return how long a worker's benchmark had been silent at its last heartbeat (seconds)."""
+        """Return for how long a worker's benchmark had printed nothing at the worker's last heartbeat
+        (seconds)."""
         try:
             return self.last_sign(rank).silent_s
         except RecordError:
@@ -345,7 +351,7 @@ class AttemptRecord:
         return leaving
 
     def give_hints(self, hints: Hints) -> None:
-        """Save the benchmark's hints, which replace the previous ones. Raises StoreError."""
+        """Save the benchmark's hints, and overwrite its previous hints. Raises StoreError."""
         self._put(_HINTS, asdict(hints))
 
     def hints(self) -> Hints | None:
@@ -357,8 +363,8 @@ class AttemptRecord:
         return self._read_as(Hints, _HINTS)
 
     def launched_machines(self) -> int | None:
-        """Return the number of machines of the first launch; None if the number is unknown. Raises
-        StoreError, RecordError."""
+        """Return the number of machines that the job's first launch started; None if the number is unknown.
+        Raises StoreError, RecordError."""
         found = launched_machines(self.job, self.number, 0)
         return len(found.instances) if found is not None and found.instances else None
 
@@ -369,13 +375,14 @@ class AttemptRecord:
         return [each for each in found if each is not None and each.instances]
 
     def machines(self) -> JobMachines | None:
-        """Return the machines of all launches; None if no launch is recorded, as on this machine. Raises StoreError, RecordError."""
+        """Return the machines of all launches. Return None if no launch is recorded, for example because the
+        job runs on the user's own machine. Raises StoreError, RecordError."""
         return job_machines(self.job, self.number)
 
     def request_scale(self, request: ScaleRequest) -> int:
-        """Ask for another number of nodes; return the request's number. Raises StoreError."""
+        """Request another number of nodes for the job. Return the request's number. Raises StoreError."""
         number = max(self.scale_requests(), default=-1) + 1
-        # Another request may be made at the same moment.
+        # Another user may make a request with the same number at the same moment.
         while not self._put_once(f"requests/{number}.json", asdict(request)):
             number += 1
         return number
@@ -408,7 +415,8 @@ class AttemptRecord:
         return sign
 
     def be_ready(self, run: int, rank: int) -> None:
-        """Report that all processes of earlier runs have ended on this node."""
+        """Report that this node is ready for a run, because all processes of earlier runs have ended on
+        it."""
         self._put(f"signs/ready-{rank}", {"run": run})
 
     def is_ready(self, run: int, rank: int) -> bool:
@@ -417,13 +425,13 @@ class AttemptRecord:
         return said is not None and said.get("run") == run
 
     def give_turn(self, run: int, *, begins: bool) -> bool:
-        """Settle, as the coordinator, whether a run begins; return the settled value."""
+        """Decide, as the coordinator, whether a run begins. Return the decision that was written first."""
         if self._put_once(f"signs/turn-{run}", {"begins": begins}):
             return begins
         return self._read(self.key(f"signs/turn-{run}")).get("begins") is True
 
     def turn(self, run: int) -> bool | None:
-        """Return whether a run begins; None until the coordinator has settled the run."""
+        """Return whether a run begins. Return None until the coordinator has decided about the run."""
         word = self.job.read_object(self.key(f"signs/turn-{run}"))
         return word.get("begins") is True if word is not None else None
 
@@ -432,7 +440,8 @@ class AttemptRecord:
         self._put(f"ended/{outcome.rank}.json", as_table(outcome))
 
     def ends_seen(self) -> EndsSeen:
-        """List the reported ends of generations and of nodes' parts, with one request."""
+        """List the reports that generations have ended and that nodes have ended their parts, with one
+        request."""
         found = self._named("ended/")
         names = ((_ENDED.fullmatch(name), each) for name, each in found.items())
         return EndsSeen(
@@ -457,7 +466,7 @@ class AttemptRecord:
         return outcome
 
     def usable_outcome(self, rank: int) -> NodeOutcome:
-        """Return the reported outcome; a malformed report counts as a failure of that node alone. Raises
+        """Return a node's reported outcome. A malformed report counts as a failure of this node alone. Raises
         StoreError."""
         try:
             outcome = self.node_outcome(rank)
@@ -473,20 +482,21 @@ class AttemptRecord:
         )
 
     def _settle(self, name: str, value: Mapping[str, Any]) -> None:
-        """Put an object unless an object with this name exists; return the existing or the new object. Raises
-        StoreError."""
+        """Put an object, unless an object with the same name exists. Return the existing object or the new
+        one. Raises StoreError."""
         self.job.settle(self.key(name), _json(value))
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
         self.job.store.put(self.key(name), _json(value))
 
     def _put_once(self, name: str, value: Mapping[str, Any]) -> bool:
-        """Put an object unless an object with this name exists; return whether this call put the object.
+        """Put an object, unless an object with the same name exists. Return whether this call put the object.
         Raises StoreError."""
         return self.job.store.put(self.key(name), _json(value), if_absent=True)
 
     def _read_as(self, kind: type[T], name: str) -> T:
-        """Return an object that is known to exist, as `kind`. Raises StoreError, RecordError."""
+        """Return an object that is known to exist, as an instance of `kind`. Raises StoreError,
+        RecordError."""
         key = self.key(name)
         return checked(kind, self._read(key), where=self._url(key))
 
@@ -509,11 +519,11 @@ class AttemptRecord:
         return {name: each for name, each in named if "/" not in name}
 
     def _versions(self, folder: str) -> dict[int, Version]:
-        """Return the version of the object of each rank below `folder`."""
+        """Return the versions of the objects in `folder` that belong to a rank, by rank."""
         return {rank: _version(each) for rank, each in self._ranked(folder).items()}
 
     def _ranked(self, folder: str) -> dict[int, StoredObject]:
-        """Return the object of each rank below `folder`."""
+        """Return the objects in `folder` that belong to a rank, by rank."""
         names = ((_RANKED.fullmatch(name), each) for name, each in self._named(folder).items())
         return {int(name[1]): each for name, each in names if name is not None}
 
@@ -534,7 +544,7 @@ def _versions_named(pattern: re.Pattern[str], objects: Mapping[str, StoredObject
 
 
 def _require_rank(found: Any, rank: int, *, where: str) -> None:
-    """Raise RecordError if a node's object names another rank than its key."""
+    """Raise RecordError if the rank in a node's object differs from the rank in the object's key."""
     if type(found) is not int or found != rank:
         shown = shown_value(found, limit=20)
         raise RecordError(

@@ -1,4 +1,4 @@
-"""A small web server whose clients cannot take all threads or descriptors of its process."""
+"""A small web server whose clients cannot use up the threads or file descriptors of the server's process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 MOST_CONNECTIONS = 32
-"""Most connections at a time. A further connection closes the oldest one, because normal clients finish within
-milliseconds."""
+"""Maximum number of connections at a time. A further connection closes the oldest connection, because normal
+clients finish within milliseconds."""
 _NO_DESCRIPTOR_S = 0.1
-"""Pause (seconds) after a connection could not be accepted, so that pending connections do not keep a CPU
-busy."""
+"""Pause after a connection could not be accepted (seconds). Without the pause, pending connections would keep
+a CPU busy."""
 
 
 class BoundedServer(socketserver.ThreadingTCPServer):
-    """A server with one thread per connection and a limit on connections. Unlike the library's HTTP server, it
-    makes no DNS query for its own name."""
+    """A server with one thread per connection and a limit on connections. Unlike the standard library's HTTP
+    server, this server makes no DNS query for its own name."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -49,8 +49,8 @@ class BoundedServer(socketserver.ThreadingTCPServer):
             oldest = self._open.pop(0) if len(self._open) >= self.most_connections else None
             self._open.append(request)
         if oldest is not None:
-            # The connection's thread wakes and closes it. The error means that the connection is already
-            # closed.
+            # The connection's thread wakes and closes the connection. An error here means that the connection
+            # is already closed.
             with suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)

@@ -1,4 +1,5 @@
-"""The job descriptor as a file. `bai` writes it into user data or beside the job, and users may write one by hand."""
+"""The job descriptor as a file. `bai` writes the file into user data or into the job's folder. Users can also
+write a job descriptor by hand."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from bai_agent.job.schema.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text
 
 DESCRIPTOR_LIMIT = 16 * 2**20
-"""Largest size of a job descriptor (bytes)."""
+"""Size limit of a job descriptor (bytes)."""
 
 
 def read_job(path: Path, *, checked: bool = False) -> Job:
     """Return the job descriptor in the file `path`. Raises DescriptorError.
 
-    `checked`: the same content was validated before. If so, patterns are not compiled again, because
-    compiling takes the longest part of validation.
+    `checked`: whether the same content was validated before. If so, patterns are not compiled again, because
+    compiling is the slowest part of validation.
     """
     try:
         with path.open("rb") as file:
@@ -67,7 +68,7 @@ def job_table(job: Job) -> dict[str, Any]:
     back."""
     table = {"version": job.version, **write_table(job)}
     if job.is_elastic:
-        # The default of this key depends on another table, so the key is never left out.
+        # The default of `peer_silence` depends on another table, so this key is never left out.
         limits = table.setdefault("limits", {})
         limits["peer_silence"] = format_duration(job.limits.peer_silence)
     return table
@@ -76,7 +77,7 @@ def job_table(job: Job) -> dict[str, Any]:
 def without_credentials(job: Job) -> Job:
     """Return `job` without secrets. Passwords and queries, which may contain a key, are removed from the
     addresses of sources."""
-    # Imported here because an extractor starts without it.
+    # Imported here, because an extractor does not need the module at its start.
     from bai_agent.job.schema.source_schemes import shown_address
 
     return replace(job, sources=tuple(replace(each, src=shown_address(each.src)) for each in job.sources))

@@ -11,7 +11,8 @@ from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.light_dataclass import replace
 
 _OF_ONE_NODE = frozenset({"hopeless", "used_up"})
-"""Reasons for the job's end that are a failure of one node. The outcome of that node has more details."""
+"""Reasons for the job's end for which one node's failure is responsible. The outcome of this node has more
+details."""
 
 
 def elastic_result(
@@ -28,8 +29,8 @@ def elastic_result(
     """Return the result of a job. end: the last decision. nodes: outcomes of the nodes. replaced: nodes in
     whose place machines were launched.
 
-    lost: nodes that were given up, each with its name for messages. seen: required metrics that had a value on
-    the lost nodes. measured: values of the lost nodes, from their records.
+    lost: nodes that were given up, each with the node's name for messages. seen: required metrics that had a
+    value on the lost nodes. measured: values of the lost nodes, from their records.
     """
     unheard = sorted(set(lost) - {each.rank for each in nodes})
     warnings = [f"{lost[each]} was lost." for each in unheard]
@@ -61,20 +62,20 @@ def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list
 
 
 def _successes(nodes: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return all outcomes as successes, because the job continued without the failed nodes and their values
+    """Return all outcomes as successes. The job continued without the failed nodes, but their values still
     count."""
     return [replace(each, outcome=Outcome.SUCCEEDED.value) for each in nodes]
 
 
 def _succeeded(result: JobResult, nodes: Sequence[NodeOutcome], end: NextGeneration) -> JobResult:
-    """Return the result with the report of the first member of the last generation, unless it lacks a
-    required metric."""
+    """Return a successful result with the report of the last generation's first member. Other results are
+    unchanged, such as one that lacks a required metric."""
     good = {each.rank: each for each in nodes if each.outcome == Outcome.SUCCEEDED.value}
     first = next((good[each] for each in end.members if each in good), None)
     if first is None or result.outcome != Outcome.SUCCEEDED.value:
         return result
     number = first.generations[-1].generation if first.generations else 0
-    # The time in the sentence is that of the last generation.
+    # The time in the node's sentence is only that of the last generation.
     sentence = f"{first.sentence.removesuffix('.')} in generation {number}." if number else first.sentence
     return replace(result, sentence=sentence, benchmark=first.benchmark, last_lines=first.last_lines or [])
 

@@ -14,16 +14,17 @@ from itertools import chain, combinations
 from operator import neg
 
 LIMIT = 1e300
-"""Largest absolute value in statistics, so that sums and differences stay finite. Larger values are only
-recorded."""
+"""Largest absolute value in statistics, so that sums and differences stay finite. Values beyond the limit are
+recorded, but excluded from statistics."""
 _SORTED_AT_ONCE = 2**16
-"""Number of values of an array that are sorted or compared together. Values in a list take five times the
-memory of values in an array."""
+"""Number of values of an array that are sorted or compared together, as a list. In a list, values take five
+times the memory that they take in an array."""
 _SAMPLE = 2**16
 _LEAST = 8
-"""Smallest number of values in memory, because a search with fewer values would make no progress."""
+"""Smallest number of values in memory with which a search for a median makes progress."""
 _MARGIN = 64
-"""The median of all values is searched for within a 64th of the sample on both sides of its median."""
+"""The median of all values is searched in the part of the sorted sample that extends from the sample's median
+by a 64th of the sample to either side."""
 _NORMAL = 1.959963984540054
 """The normal distribution's quantile at 0.975."""
 _STUDENT = (
@@ -40,14 +41,15 @@ _STUDENT = (
 )
 """Student's t at 0.975 for 1, 2, … 10 degrees of freedom."""
 _EXACT = 30
-"""Largest series whose score in `trend_p` is given an exact distribution. The distribution for longer series
-is normal to four digits."""
+"""Length of the longest series for whose score `trend_p` uses the exact distribution. For longer series, the
+exact distribution equals the normal distribution to four digits."""
 
 
 def student_975(freedom: int) -> float:
     """Return Student's t at 0.975 for `freedom` degrees of freedom, to five digits.
 
-    Beyond the table: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5.
+    Source of the formula for values beyond the table: Abramowitz and Stegun, "Handbook of Mathematical
+    Functions", 26.7.5.
     """
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
@@ -84,9 +86,10 @@ def middle_ranks(count: int) -> tuple[int, int]:
 
 
 def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, float]:
-    """Return the values with these two ranks (from 0), which are equal or adjacent; `values` may be reordered.
+    """Return the values with the two `ranks` (from 0). The ranks are equal or adjacent. The order of `values`
+    may change.
 
-    Nearly all other values are only compared with bounds. The comparisons take a third of the time of a sort.
+    Most values are only compared with bounds, because the comparisons take a third of the time of a sort.
     """
     if len(values) > _SORTED_AT_ONCE:
         low, high = likely_bounds(values, *ranks)
@@ -122,12 +125,12 @@ def sort_blocks(values: array[float]) -> None:
 
 
 def ranked(values: array[float], rank: int) -> float:
-    """Return the value with this rank, from 0, of an array whose blocks are sorted."""
+    """Return the value that has the given rank (from 0) in an array whose blocks are sorted."""
     starts = range(0, len(values), _SORTED_AT_ONCE)
     blocks = [(start, min(start + _SORTED_AT_ONCE, len(values))) for start in starts]
     low, high = _order(-math.inf), _order(math.inf)
-    # The value is the smallest number that at least `rank` + 1 values do not exceed. At most 64 halvings find
-    # the value.
+    # The result is the smallest number that at least `rank` + 1 values do not exceed. At most 64 halvings of
+    # the search range find this number.
     while low < high:
         middle = (low + high) // 2
         number = _number(middle)
@@ -156,11 +159,11 @@ class ExactSum:
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        """Numbers whose exact sum is the result. Each number is the rounded remainder of the previous
-        numbers."""
+        """Numbers whose exact sum is the sum of all values. Each number is the rounded remainder of the
+        previous numbers."""
 
     def add(self, values: Sequence[float]) -> None:
-        """Add `values`, none beyond `LIMIT`."""
+        """Add `values`, of which none is beyond `LIMIT`."""
         parts: list[float] = []
         while part := math.fsum(chain(self._parts, values, map(neg, parts))):
             parts.append(part)
@@ -182,10 +185,10 @@ class RunningMedian:
         *,
         within: tuple[float, float] | None = None,
     ) -> None:
-        """within: the bounds of the search that chose `low` and `high`."""
+        """within: the bounds of the previous search, which chose `low` and `high`."""
         self.kept = array("d")
-        """Values strictly between the bounds. The list contains all such values, or every `_step`th of
-        them."""
+        """Values strictly between the bounds. The array contains all such values, or every `_step`th of these
+        values."""
         self._step = 1
         self._low, self._high = low, high
         self._below = self._at_low = self._between = self._at_high = 0
@@ -208,11 +211,11 @@ class RunningMedian:
             values = [value for value in near if low < value < high]
         first = -self._between % self._step
         self._between += len(values)
-        # Twice as fast as appending the numbers one by one.
+        # Extending the array is twice as fast as appending the numbers one by one.
         self.kept.extend(array("d", values if self._step == 1 else values[first :: self._step]))
 
     def thin(self) -> None:
-        """Drop every second of the values in memory."""
+        """Drop every second one of the values in memory."""
         if len(self.kept) > _LEAST:
             self.kept = self.kept[::2]
             self._step *= 2
@@ -249,7 +252,7 @@ class RunningMedian:
         return RunningMedian(low, high, within=(self._low, self._high))
 
     def _ranked(self, rank: int) -> float | None:
-        """Return the value with this rank among all values; None if the value is not known."""
+        """Return the value that has the given rank among all values; None if this value is not known."""
         rank -= self._below
         if rank < 0:
             return None
@@ -269,12 +272,13 @@ def deviation(values: Sequence[float]) -> float:
     # The squares of large values overflow, and the squares of small values vanish, so `hypot` scales the
     # values.
     found = math.hypot(*[value - mean for value in values]) / math.sqrt(len(values) - 1)
-    # A deviation this small comes from rounding alone.
+    # A deviation this small is only the effect of rounding.
     return found if found > 1e-15 * abs(mean) else 0.0
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % confidence interval of the mean of `values`; infinite for fewer than two."""
+    """Return half the width of the 95 % confidence interval of the mean of `values`; infinity for fewer than
+    two values."""
     count = len(values)
     if count < 2:
         return math.inf
@@ -282,7 +286,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def relative_half_width(values: Sequence[float]) -> float:
-    """Return `half_width` as a share of the mean; infinite if the mean is zero and values differ."""
+    """Return `half_width` as a share of the mean; infinity if the mean is zero but the values differ."""
     half = half_width(values)
     if half in (0, math.inf):
         return half
@@ -291,12 +295,13 @@ def relative_half_width(values: Sequence[float]) -> float:
 
 
 def trend_p(*series: Sequence[float]) -> float:
-    """Return the two-sided p value for no common trend within `series`.
+    """Return the two-sided p value of the hypothesis that the `series` have no common trend.
 
-    Each series has a score of its own: the number of rising pairs minus that of falling pairs (Kendall,
-    Biometrika 1938). For short series without equal values, the distribution of the scores' sum is exact.
-    Otherwise, a normal distribution approximates the distribution of the sum, with the variance corrected for
-    equal values. Returns 1 if no values differ or if rises and falls balance.
+    Each series has its own score, which is its number of rising pairs minus its number of falling pairs
+    (Kendall, Biometrika 1938). For short series without equal values, the distribution of the scores' sum is
+    exact. Otherwise, a normal distribution approximates the distribution of the sum, with the variance
+    corrected for equal values. Returns 1 if all values are equal, or if there are as many rising as falling
+    pairs.
     """
     score = abs(sum(map(_score, series)))
     if all(len(set(each)) == len(each) <= _EXACT for each in series):
@@ -331,7 +336,8 @@ def _distribution(count: int) -> list[float]:
 
 
 def _added(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """Return the distribution of the sum of two independent numbers with these distributions."""
+    """Return the distribution of the sum of two independent numbers, from the distributions of the two
+    numbers."""
     sums = [0.0] * (len(a) + len(b) - 1)
     for i, x in enumerate(a):
         for j, y in enumerate(b):

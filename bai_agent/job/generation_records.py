@@ -1,7 +1,7 @@
 """The records that the nodes of one attempt exchange about generations. `AttemptRecord` reads and writes them.
 
-`rank` and `node` are a node's number in the job's record, which no other node ever has; a member's rank in a generation is its
-position in the list of members.
+`rank` and `node` are a node's number in the job's record. No other node of the job ever has the same number.
+A member's rank in a generation is the member's position in the list of members.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from bai_agent.job.record_types import (
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
-"""A checkpoint's name, which becomes part of the names of files and objects."""
+"""Pattern of a checkpoint's name, which becomes part of the names of files and objects."""
 Nodes = Annotated[list[Count], Rule("a list of nodes")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Restarts and losses of all past generations. Each decision contains the ledger, so that it survives the
-    loss of an agent."""
+    """Restarts and losses of all past generations. Each decision contains the ledger, so that the ledger
+    survives the loss of an agent."""
 
     restarts: Count = 0
     """Number of restarts after a failure."""
     waiting_since: Moment | None = None
-    """Time since when fewer nodes are alive than the job needs (ms UTC, store's clock). None if a generation has begun since
-    then."""
+    """Time from which on fewer nodes have been alive than the job needs (ms UTC, the store's clock). None if
+    a generation has begun since then."""
     losses: Counts = field(default_factory=dict)
-    """Number of times that each node was lost or left. The keys are the nodes' numbers as strings."""
+    """Node's number as a string → number of times that the node was lost or left."""
     quick_saves: Count = 0
     """Number of consecutive generations that ended soon after their start because a member saved its state."""
     began: Moment | None = None
-    """Time of the decision on generation 0 (ms UTC, store's clock). None in a fixed job."""
+    """Time of the decision about generation 0 (ms UTC, the store's clock). None in a fixed job."""
 
     def losses_of(self, node: int) -> int:
         return self.losses.get(str(node), 0)
@@ -63,7 +63,7 @@ class DecisionKind(str, Enum):
 
 
 class Change(str, Enum):
-    """Why a generation begins, or the job is parked."""
+    """Reason why a generation begins or the job is parked."""
 
     START = "start"
     FAILED = "failed"
@@ -80,11 +80,11 @@ class Change(str, Enum):
     """A member saved its state without a request, and exited so that it is restarted."""
     UNREADABLE = "unreadable"
     """An object below `control/` about a generation is incomplete or malformed, so all members begin a new
-    one."""
+    generation."""
 
     def sentence(self, nodes: Sequence[int]) -> str:
-        """Return the reason as a phrase: "node 1 sent no heartbeat". nodes: the nodes that are the
-        reason."""
+        """Return the reason as a phrase: "node 1 sent no heartbeat". nodes: the nodes that caused the
+        change."""
         if self is Change.UNREADABLE:
             return "the record of a generation could not be read"
         who = " and ".join(filter(None, [", ".join(map(str, nodes[:-1])), *map(str, nodes[-1:])]))
@@ -109,18 +109,19 @@ _DID = {
 
 @dataclass(frozen=True, kw_only=True)
 class NextGeneration:
-    """`control/generation-<g>.json`: the decision after the generation before g. The decision is written
-    once, and is binding for all nodes."""
+    """`control/generation-<g>.json`: the decision about what follows generation g - 1. The decision is
+    written once, and is binding for all nodes."""
 
     kind: DecisionKind
     members: Nodes = field(default_factory=list)
-    """The members, in the order of their ranks. After a `park`: the remaining nodes."""
+    """The numbers of the members, in the order of their ranks. After a `park`: the numbers of the remaining
+    nodes."""
     why: Text = ""
     """The value of a `Change`, or of a `Why` at the job's end."""
     nodes: Nodes = field(default_factory=list)
     """The nodes that caused the decision."""
     planned: Truth = False
-    """Whether the members stop together after all members have seen this decision. If not, each member stops
+    """Whether the members stop together, after all of them have seen this decision. If not, each member stops
     immediately."""
     ledger: Ledger = Ledger()
     outcome: Text = ""
@@ -138,7 +139,8 @@ class NextGeneration:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """`control/begin-<g>.json`: the members of a generation, with the ports that are free for it."""
+    """`control/begin-<g>.json`: the members of a generation, with the ports that are free for the
+    generation."""
 
     members: Members
     checkpoint: str | None = None
@@ -152,7 +154,7 @@ class Joined:
 
     peer: Peer
     after: int | None = None
-    """The newest generation that the node knows without being a member. None before generation 0."""
+    """The newest generation that the node knows of and is not a member of. None before generation 0."""
     boot: str | None = None
     """Boot id of the node's machine."""
 
@@ -169,15 +171,16 @@ class Sign:
     generation: Count | None = None
     """The node's current generation. None before its first one, and in a fixed job."""
     restored: Truth = False
-    """Whether the node is ready to launch that generation, with its checkpoint restored."""
+    """Whether the node has restored the checkpoint of its current generation and is ready to launch the
+    generation."""
     decided: Count | None = None
     """The newest decision that the node has read. None if the node has read no decision."""
     shim_port: PortNumber = 0
-    """Port of that generation's shim, which listens as long as the shim lives. 0 if no shim runs."""
+    """Port on which the shim of the current generation listens as long as it lives. 0 if no shim runs."""
     seen: Texts = field(default_factory=list)
     """Names of the required metrics that had a value on this node."""
     problem: Text = ""
-    """Reason why the node cannot launch a benchmark. Empty if the node can launch one."""
+    """Reason why the node cannot launch a benchmark. Empty if the node can launch a benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +189,7 @@ class Leaving:
 
     node: Count
     seconds: Seconds
-    """Seconds that remained when the announcement was written."""
+    """Seconds until the loss of the machine, counted from the writing of the announcement."""
     time: Moment = 0
 
 
@@ -212,7 +215,8 @@ class GenerationEnd:
 
     @property
     def of_node(self) -> NodeOutcome:
-        """The same end as a node's outcome, so that it can be compared with the outcomes of other nodes."""
+        """The end of the generation as a `NodeOutcome`, so that the end can be compared with the outcomes of
+        other nodes."""
         return NodeOutcome(
             rank=self.rank,
             outcome=self.outcome,
@@ -268,11 +272,11 @@ def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGenerat
 
 
 def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGeneration:
-    """Return the decision that replaces an unreadable decision, by which the previous members begin again.
-    All nodes return the same decision.
+    """Return the decision that replaces an unreadable decision. By this decision, the previous members begin
+    again. All nodes return the same decision.
 
-    put: when the unreadable decision was written (ms UTC, store's clock). Without an earlier decision, the job
-    waits for nodes.
+    put: time at which the unreadable decision was written (ms UTC, the store's clock). If there is no earlier
+    decision, the job waits for nodes.
     """
     if before is None:
         ledger = Ledger(waiting_since=put, began=put)
@@ -296,7 +300,7 @@ def beginning_table(begun: Beginning) -> dict[str, Any]:
 
 
 def read_beginning(table: Mapping[str, Any], *, where: str) -> Beginning:
-    """Return what `beginning_table` made. Raises BaiError."""
+    """Return the beginning of a generation from a table that `beginning_table` made. Raises BaiError."""
     checkpoint = table.get("checkpoint")
     if checkpoint is not None and not (isinstance(checkpoint, str) and _CHECKPOINT.fullmatch(checkpoint)):
         raise wrong_value(where, "the name of a checkpoint", shown_value(checkpoint))

@@ -1,5 +1,5 @@
-"""The headline of each metric of a job, computed from its values only in this module, for the agent and every
-view.
+"""Computes the headline of each metric of a job from the metric's values. The agent and all views use only
+this module.
 
 - The headline of one series in one run is the value that the metric's `headline` selects, without warm-up.
 - The headlines of a run's ranks are combined as `over_ranks` says, or by their mean if that is "each".
@@ -25,7 +25,7 @@ from bai_agent.light_dataclass import dataclass
 T = TypeVar("T")
 
 ARM = "arm"
-"""The label under which views show the arm."""
+"""Name of the label with which views show a run's arm."""
 
 _OVER_RANKS: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
     OverRanks.EACH: mean_of,
@@ -37,7 +37,7 @@ _OVER_RANKS: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
 
 
 _RATE = re.compile(r"(?:/|\bper )(?:s|secs?|seconds?|min|minutes?|h|hours?)\s*$", re.IGNORECASE)
-"""Endings of the units of a rate: "img/s"."""
+"""Pattern of the end of a rate's units, such as "img/s"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class SeriesNumber:
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """The series' labels, sorted, without labels that name a record's origin."""
+    """The series' labels, sorted. Labels that name the origin of a record are left out."""
     arm: str | None = None
     repeat: int | None = None
     generation: int | None = None
@@ -64,12 +64,13 @@ class JobHeadline:
     arm: str | None = None
     units: str = ""
     runs: Mapping[int | None, float]
-    """The number of each run that counts, by repeat. The key is None for the only run of a job."""
+    """Repeat → number of the run, for each run that is not excluded. The key is None for the only run of a
+    job."""
     ranks: int = 1
     """Largest number of ranks that contributed to a run's number."""
     over_ranks: OverRanks = OverRanks.EACH
     generation: int | None = None
-    """The generation of the headline's numbers. None if the job has no generations."""
+    """The generation from which the headline's numbers are. None if the job has no generations."""
 
     @property
     def value(self) -> float:
@@ -82,7 +83,7 @@ class JobHeadline:
 
     @property
     def title(self) -> str:
-        """The label, with the number of ranks if there are several."""
+        """The metric's name with labels and arm, and the number of ranks if several ranks contributed."""
         return f"{self.labelled}{_of_ranks(self.over_ranks, self.ranks)}"
 
 
@@ -93,12 +94,12 @@ def labelled_name(name: str, labels: Iterable[tuple[str, str]]) -> str:
 
 
 def with_arm(labels: tuple[tuple[str, str], ...], arm: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the labels with the arm's label, if the job has arms."""
+    """Return the labels, with a label for the arm if the job has arms."""
     return labels if arm is None else (*labels, (ARM, arm))
 
 
 def arm_of(repeat: int | None, arms: Sequence[T]) -> T | None:
-    """Return the arm of a run. arms: the arms by the run's number; empty if the job has no arms."""
+    """Return the arm of a run. arms: run's number → arm; empty if the job has no arms."""
     return arms[repeat] if repeat is not None and repeat < len(arms) else None
 
 
@@ -118,11 +119,11 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
 
 
 class RunningHeadline:
-    """The headline of values that arrive in pieces. No value is beyond `LIMIT`. The result equals
+    """Computes the headline of values that arrive in pieces. No value is beyond `LIMIT`. The result equals
     `headline_of` for all values.
 
-    Only a median keeps values in memory, at 8 bytes per value. If not all values are in memory, the caller
-    must add all values a second time.
+    Only the headline "median" keeps values in memory, with 8 bytes per value. If not all values are in
+    memory, the caller must add all values a second time.
     """
 
     def __init__(self, how: Headline) -> None:
@@ -192,8 +193,8 @@ def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
 
 
 def mean_or(how: OverRanks) -> OverRanks:
-    """Return how ranks are combined into one number. If each rank is to be shown, the ranks are combined by
-    their mean."""
+    """Return how the numbers of several ranks are combined into one number. If `over_ranks` is "each", the
+    result is "mean"."""
     return OverRanks.MEAN if how is OverRanks.EACH else how
 
 
@@ -203,25 +204,25 @@ def over_runs(values: Sequence[float]) -> float:
 
 
 class LastGenerations:
-    """The generation that counts for each metric and set of labels, which is the last generation that has a
-    number for that metric and labels."""
+    """Finds, for each metric and set of labels, the last generation that has a number for them. Headlines are
+    from this generation."""
 
     def __init__(self, numbers: Iterable[tuple[Hashable, int | None]] = ()) -> None:
-        """numbers: for each number, its metric with labels and its generation."""
+        """numbers: for each number of a series, the metric with labels, and the number's generation."""
         self._last: dict[Hashable, int] = {}
         for group, generation in numbers:
             self.add(group, generation)
 
     def add(self, group: Hashable, generation: int | None) -> bool:
-        """Record that a generation has a value; return whether this generation replaces an earlier
-        generation, or is the first."""
+        """Record that a generation has a value. Return whether this generation replaces an earlier
+        generation, or is the first generation with a value."""
         is_later = generation is not None and generation > self._last.get(group, -1)
         if generation is not None and is_later:
             self._last[group] = generation
         return is_later
 
     def is_past(self, group: Hashable, generation: int | None) -> bool:
-        """Return whether a later generation counts instead of this generation."""
+        """Return whether a later generation has replaced the given generation."""
         return generation is not None and generation < self._last.get(group, generation)
 
 
@@ -270,8 +271,8 @@ def headline_values(
     failed: Collection[int | None] = (),
     with_runs: bool = False,
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines by their names with labels, as in a result. with_runs: include the numbers of each
-    run, for jobs of several nodes."""
+    """Return the headlines by their names with labels, as in a result. with_runs: whether to include the
+    numbers of each run, which jobs of several nodes need."""
     found = {}
     for each in job_headlines(numbers, metrics, failed=failed):
         runs: dict[str, list[float]] = {}
@@ -300,7 +301,8 @@ def headline_values(
 def generation_headlines(
     numbers: Sequence[SeriesNumber], metrics: Mapping[str, Metric], *, with_runs: bool = False
 ) -> dict[int, dict[str, HeadlineValue]]:
-    """Return the headlines of each generation, by its number. with_runs: as for `headline_values`."""
+    """Return the headlines of each generation, by the generation's number. with_runs: see
+    `headline_values`."""
     found: dict[int, list[SeriesNumber]] = {}
     for each in numbers:
         if each.generation is not None:
@@ -314,8 +316,8 @@ def generation_headlines(
 def headlines_of_nodes(
     nodes: Sequence[Mapping[str, HeadlineValue]], *, failed: Collection[int | None]
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines of a job, computed from the headlines of its nodes, which contain the numbers of
-    their runs."""
+    """Return the headlines of a job. They are computed from the headlines of the job's nodes, which contain
+    the numbers of the nodes' runs."""
     numbers = []
     metrics = {}
     for each in (each for node in nodes for each in node.values()):
@@ -342,7 +344,7 @@ def per_node(headline: HeadlineValue, *, members: int, measured: int) -> float |
     """Return one node's share of a headline that is a sum over ranks, or a rate that one rank measured for all nodes. None for
     other headlines.
 
-    members: number of nodes. measured: number of nodes with a number of their own.
+    members: number of nodes. measured: number of nodes that have a number of their own for the metric.
     """
     if headline.over_ranks == OverRanks.SUM.value and headline.ranks > 1:
         return headline.value / measured
@@ -356,8 +358,8 @@ def headline_title(name: str, headline: HeadlineValue) -> str:
 
 
 def _how(headline: HeadlineValue) -> OverRanks:
-    """Return how a headline in a result combines ranks; a value that only a newer version knows is read as
-    "each"."""
+    """Return how a headline in a result combines ranks. An unknown value, which a newer version wrote, is
+    read as "each"."""
     known = {each.value: each for each in OverRanks}
     return known.get(headline.over_ranks or "", OverRanks.EACH)
 

@@ -29,7 +29,8 @@ N = TypeVar("N", int, float)
 
 _SUMMED = ("records", "lines", "log_bytes", "emit_bad_lines", "lost_bytes", "remaining_bytes")
 _MISSING = ("required_missing", "empty_presets", "results_missing", "required_results_missing")
-"""Keys of an extraction that list what is missing on all nodes."""
+"""Keys of an extraction's summary that list what is missing. In a job's summary, they only list what is
+missing on all nodes."""
 _CONSEQUENCE_MS = 5000
 
 
@@ -42,10 +43,10 @@ def job_result(
     lost: Collection[int] = (),
     seen: Collection[str] = (),
 ) -> JobResult:
-    """Return the result of a job with these nodes, one or more.
+    """Return the result of a job from the outcomes of one or more nodes.
 
     The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last
-    lines. Without a failure, the job gets those of rank 0. A required metric is missing if no node has seen a
+    lines. If no node failed, the job gets those of rank 0. A required metric is missing if no node has seen a
     value of the metric. whole: whether `nodes` are all nodes of the job. lost: ranks that were given up.
     seen: required metrics that lost nodes reported in their last heartbeats.
     """
@@ -107,12 +108,12 @@ def _verdict_of(cause: NodeOutcome, *, several: bool) -> _Verdict:
 
 
 def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bool) -> _Verdict:
-    """Return the verdict after missing metrics are taken into account. A successful job may fail because of
-    missing metrics."""
+    """Return the job's outcome and sentence after missing required metrics are taken into account. A job that
+    succeeded otherwise fails if required metrics are missing."""
     succeeded = verdict.outcome is Outcome.SUCCEEDED
     warnings: list[str] = []
     if several:
-        # The extractor of a single node has already reported where it searched.
+        # In a job of one node, the node's extractor has already reported where it searched for the metrics.
         warnings += [
             f'output.results "{path}" gave no value on any node.' for path in metrics.results_missing
         ]
@@ -123,7 +124,8 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
             for preset in metrics.empty_presets
         ]
     if metrics.required_missing and metrics.remaining_bytes:
-        # The metrics may be in the part that was not searched. A slow extractor is not the benchmark's failure.
+        # The missing metrics are possibly in the part of the output that was not searched. A slow extractor
+        # is not a failure of the benchmark.
         names = ", ".join(f'"{name}"' for name in metrics.required_missing)
         warnings.append(
             f"These required metrics were not in the part of the output that was searched: {names}."
@@ -149,7 +151,7 @@ def _missing(metrics: ExtractionSummary) -> str | None:
 
 
 def _is_another_lost(node: NodeOutcome, cause: NodeOutcome, lost: Collection[int]) -> bool:
-    """Return whether a node was given up that the job's sentence does not name."""
+    """Return whether a lost node exists that the job's sentence does not name."""
     return node.rank in lost and node.outcome == Outcome.PEER_LOST.value and node.sentence != cause.sentence
 
 
@@ -169,7 +171,8 @@ def _numbers(checkpoint: str | None) -> list[int]:
 
 
 def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary:
-    """Return the summary of two nodes' checkpoints. Nodes restore in parallel, so the slowest node counts."""
+    """Return the combined summary of two nodes' checkpoints. Nodes restore in parallel, so the longer
+    duration is used."""
     return CheckpointSummary(
         kept=one.kept + other.kept,
         bytes=one.bytes + other.bytes,
@@ -193,8 +196,8 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
         return None
     told = min(own, key=_when)
     if told.outcome in FOR_ALL:
-        # Each node detects a cancellation or the time limit at its next check. Later failures are consequences.
-        # For example, mpirun fails after another node stopped its sshd.
+        # Each node detects a cancellation or the time limit at its next check. Failures after that are
+        # consequences. For example, mpirun fails after a serving node has stopped its sshd.
         return min(
             (node for node in own if node.outcome == told.outcome),
             key=lambda node: (node.serves, _when(node), node.rank),
@@ -216,8 +219,8 @@ def _when(node: NodeOutcome) -> int:
 
 
 def sentence_of_node(rank: int, outcome: Outcome, sentence: str) -> str:
-    """Return a node's sentence for the job. The sentence names the node unless the outcome concerns all
-    nodes."""
+    """Return the job's sentence, made from the sentence of a node. The job's sentence names the node, unless
+    the outcome concerns all nodes."""
     return sentence if outcome in NAMES_NODES else f"Node {rank}: {sentence}"
 
 
@@ -289,7 +292,8 @@ def _kafka(nodes: Sequence[KafkaDelivery]) -> KafkaDelivery | None:
 
 
 def _repeats(nodes: Sequence[Sequence[RepeatOutcome]]) -> list[RepeatOutcome] | None:
-    """Return the outcome of each run; None if there are no runs. A run that failed on one node has failed."""
+    """Return the outcome of each run of the job; None if there are no runs. A run that failed on any node
+    counts as failed."""
     if len(nodes) < 2:
         return list(nodes[0]) if nodes else None
     by_number: dict[int, list[RepeatOutcome]] = {}
@@ -319,8 +323,8 @@ def generations_of_nodes(
 ) -> list[GenerationOutcome] | None:
     """Return the generations of a job, in order; None if the job has no generations.
 
-    cause: the node whose report counts for its generations; None: the report of each generation's first node
-    counts.
+    cause: the node from whose report its generations are taken. If `cause` is None, each generation is taken
+    from the report of the generation's first node.
     """
     parts: dict[int, dict[int, GenerationOutcome]] = {}
     # Two nodes may report the same end in different words.
@@ -337,7 +341,8 @@ def generations_of_nodes(
         told = {node: parts[number][node] for node in heard} or parts[number]
         found.append(_generation(parts[number], told, before, several=len(nodes) > 1))
     if cause is not None and len(nodes) > 1 and cause.rank in parts[found[-1].generation]:
-        # The reasons why earlier generations ended were sent to all nodes, and name the node.
+        # Reasons why earlier generations ended were sent to all nodes, and already name the node that caused
+        # the end.
         sentence = sentence_of_node(cause.rank, Outcome(found[-1].outcome), found[-1].sentence)
         found[-1] = replace(found[-1], sentence=sentence)
     return found
@@ -352,9 +357,9 @@ def _generation(
 ) -> GenerationOutcome:
     """Return the outcome of a generation from its parts, by node.
 
-    told: parts of the nodes that know why and when the generation ended. Other nodes may not know, because a
-    hung node may still have run this generation during the next generation. before: end of the previous
-    generation (ms UTC). several: whether the job has several nodes.
+    told: parts of the nodes that know why and when the generation ended. A hung node does not know, because
+    it possibly still ran the generation during the next generation. before: end of the previous generation
+    (ms UTC). several: whether the job has several nodes.
     """
     first = next(iter(told.values()))
     # A lost node has reported nothing, but is a member.

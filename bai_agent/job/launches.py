@@ -1,11 +1,12 @@
-"""The launches of a job after its first launch, which replace lost machines or add nodes.
+"""The launches of a job after its first launch. A later launch replaces lost machines or adds nodes.
 
     launches/<k>/launch.json      the request, written once, before it is sent for the first time; k counts from 1
     launches/<k>/launched.json    its machines, or the refusal
 
-Node `first_node` + i is the machine with index i in the launch; a number is never used again. The first
+The machine with index i in a launch is node `first_node` + i. A node's number is never used again. The first
 launch has the same objects without the folder. An instance's policy does not allow the instance to write any
-of these objects. Only these exact names count, because a `*` in a policy matches slashes.
+of these objects. Objects with other names are ignored, because a `*` in an instance's policy also matches
+slashes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class JobMachines:
     """Whether the machines of the first launch are recorded."""
 
     def has(self, node: int, instance_id: str | None, *, first: int) -> bool:
-        """Return whether a machine may be a node of the job, as far as the records tell. first: number of nodes of
-        the first launch."""
+        """Return whether a machine may be a node of the job, according to the recorded launches. first:
+        number of nodes of the first launch."""
         if not self.is_first_known and node < first:
             return True
         return instance_id is not None and self.by_node.get(node) == instance_id

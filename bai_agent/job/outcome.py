@@ -142,13 +142,14 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that did not come from us."),
 }
 
-# A new outcome that is not added to one of these groups is only in `OWN_FAILURES`. The groups are tuples, so
-# that `in` also works with the text of an outcome.
+# A new outcome that is not added to one of these groups is only in `OWN_FAILURES`. The groups are tuples
+# instead of sets, so that `in` also accepts the text of an outcome.
 FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
-"""Outcomes of the job that each node also reports as its own. Computing nodes explain these outcomes better
-than serving nodes."""
+"""Outcomes of the job that each node also reports as its own outcome. The sentences of computing nodes
+explain these outcomes better than those of serving nodes."""
 FOR_ABSENT = (*FOR_ALL, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
-"""Outcomes of the job that a node also reports as its own if it was not a member of the last generation."""
+"""Outcomes of the job that a node also reports as its own outcome if the node was not a member of the last
+generation."""
 NAMES_NODES = (
     Outcome.SUCCEEDED,
     Outcome.CANCELLED,
@@ -157,7 +158,7 @@ NAMES_NODES = (
     Outcome.PEER_FAILED,
     Outcome.PEER_LOST,
 )
-"""Outcomes of all nodes, or with sentences that name the node."""
+"""Outcomes that concern all nodes, or whose sentences already name the node."""
 UNCAUSED = (Outcome.OOM, Outcome.KILLED, Outcome.PEER_LOST)
 """Outcomes that are never caused by another node's failure. A node counts as lost from its last heartbeat
 on."""
@@ -183,13 +184,14 @@ OF_A_RUN = (
     Outcome.INTERRUPTED,
     Outcome.DISK_FULL,
 )
-"""Outcomes that are reported with the number of their run in a series."""
+"""Outcomes of a `[repeat]` job that are reported together with the number of the run."""
 WITH_EXIT_STATUS = (Outcome.FAILED, Outcome.KILLED, Outcome.OOM)
-"""Failures of the benchmark itself, which has an exit code or was ended by a signal."""
+"""Failures of the benchmark itself. The benchmark has an exit code, or a signal ended it."""
 MAY_GET_BETTER = (*WITH_EXIT_STATUS, Outcome.NO_OUTPUT, Outcome.LOST)
 """Failures that another try may avoid. All other failures would recur, or were requested."""
 NOT_RESTORED = Outcome.PULL_FAILED
-"""Outcome of a member that could not restore the checkpoint. Members pull nothing else."""
+"""Outcome of a member that could not restore the checkpoint. Members pull nothing except checkpoints, so the
+outcome has no other meaning for a member."""
 LOSSES = (
     Outcome.LOST,
     Outcome.PEER_LOST,
@@ -198,7 +200,7 @@ LOSSES = (
     Outcome.AGENT_ERROR,
     NOT_RESTORED,
 )
-"""Outcomes that concern only one node. In an elastic job, a node with such an outcome is lost, but the
+"""Outcomes that concern only one node. In an elastic job, a node with one of these outcomes is lost, but the
 benchmark has not failed."""
 
 

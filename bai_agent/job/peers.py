@@ -18,8 +18,8 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def _matching(words: str, pattern: str | re.Pattern[str]) -> Rule:
-    """Return the rule for a text. Some texts are written into configuration files, so no text may contain a
-    line break or another special character."""
+    """Return the rule that a text matches a pattern. Some texts are written into configuration files, so no
+    text may contain a line break or another special character."""
     return Rule(words, check=lambda text: re.fullmatch(pattern, text) is not None)
 
 
@@ -35,7 +35,8 @@ class Members:
 
     peers: tuple[Peer, ...]
     key: bytes | None = field(default=None, repr=False)
-    """Key for direct questions between nodes. None if the nodes ask each other no questions."""
+    """Secret with which nodes sign requests to each other. None if the nodes send no requests to each
+    other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Peer:
     rank: Count
     """The node's position among the nodes of its group, which is the node's group rank in a generation."""
     address: _Address
-    """Address for the other nodes: an IP address or a host name."""
+    """Address at which the other nodes reach this node: an IP address or a host name."""
     slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1
     """Number of the benchmark's processes on this node."""
     port: PortNumber = 0
@@ -55,10 +56,10 @@ class Peer:
     public_key: _PublicKey | None = None
     """Public SSH key, if the strategy uses SSH: the coordinator's client key, or a worker's host key."""
     interface: _Interface | None = None
-    """The node's network interface that has the address, such as "ens5"."""
+    """The node's network interface to which the address belongs, such as "ens5"."""
     agent_port: PortNumber = 0
-    """Port on which the node's agent answers direct questions (`peers/direct_question.py`). 0 if the agent
-    answers none."""
+    """Port on which the node's agent answers requests of other nodes (`peers/direct_question.py`). 0 if the
+    agent answers no requests."""
     engine: _Engine | None = None
     """Name and version of the strategy's launcher on the node, such as "mpirun (Open MPI) 4.1.4"."""
     node: Count = -1
@@ -96,17 +97,17 @@ def read_members(table: Mapping[str, Any], *, where: str) -> Members:
 
 def generation_token(members: Members, generation: int) -> str:
     """Return a secret that the nodes of a generation share, or "" if the generation has one node. The secret
-    does not reveal the agents' own key."""
+    does not reveal the key with which the agents sign requests."""
     if members.key is None:
         return ""
-    # Imported here because most jobs do not need it.
+    # Imported here, because most jobs do not need the module.
     import hmac
 
     return hmac.new(members.key, f"benchmark {generation}".encode(), "sha256").hexdigest()
 
 
 def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
-    """Return `peers` as JSON values, in the order of their ranks."""
+    """Return `peers` as JSON values, in the order of the peers' ranks."""
     return [_peer_table(peer) for peer in sorted(peers, key=lambda peer: peer.rank)]
 
 
@@ -119,8 +120,8 @@ def peer_of(peers: Sequence[Peer], node: int) -> Peer:
 
 
 def read_peers(table: Any, *, where: str) -> tuple[Peer, ...]:
-    """Return the peers in `table`, in the order of their ranks. where: beginning of error messages. Raises
-    RecordError."""
+    """Return the peers in `table`, in the order of the peers' ranks. where: beginning of error messages.
+    Raises RecordError."""
     peers = tuple(checked(list[Peer], table, where=where))
     if not peers or [peer.rank for peer in peers] != list(range(len(peers))):
         raise RecordError(f"{where}: the ranks are not 0 to {max(len(peers) - 1, 0)}, in this order")

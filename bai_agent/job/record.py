@@ -1,4 +1,5 @@
-"""A job's record in a store. Contains the names of the record's objects, and reads its growing streams."""
+"""A job's record in a store. This module defines the names of the record's objects, and reads the record's
+growing streams."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ Stream: TypeAlias = str
 """A growing stream of a node: "log", "metrics", "events", or another folder below the node's folder."""
 
 LARGEST_OBJECT = 16 << 20
-"""Largest object that is read whole (bytes); our own objects have some KiB."""
+"""Size limit of an object that is read as a whole (bytes). Objects that bai writes have only a few KiB."""
 _TRIES = 3
-"""Number of times that an object is put if the store answers that it exists but does not list it."""
+"""Number of times that an object is put if the store answers that the object exists, but does not list the
+object."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
 _parsed = lru_cache(32)(parse_job)
 """Caches the last parsed descriptors, because a command that shows one job reads the job's descriptor a dozen
@@ -76,7 +78,7 @@ class JobRecord:
         return self.read_object(self.key("result.json"))
 
     def cancel(self, *, by: str) -> bool:
-        """Request the job's cancellation; return False if the cancellation was requested before."""
+        """Request the job's cancellation. Return False if the cancellation was already requested."""
         content = json.dumps({"time": now_ms(), "by": by}).encode() + b"\n"
         return self.store.put(self.key("cancel.json"), content, if_absent=True)
 
@@ -84,7 +86,7 @@ class JobRecord:
         return self.has("cancel.json")
 
     def has(self, name: str) -> bool:
-        """Return whether the job's object `name` exists. Objects below `name/` do not count, because any
+        """Return whether the job's object `name` exists. Objects below `name/` are ignored, because any
         instance may write some of those objects."""
         return self._is_listed(self.key(name))
 
@@ -100,10 +102,11 @@ class JobRecord:
         return self._table(key, self._read(key))
 
     def settle(self, key: str, content: bytes) -> bool:
-        """Put an object unless the key exists; return whether this call put the object. Raises StoreError.
+        """Put an object, unless an object with the same key exists. Return whether this call put the object.
+        Raises StoreError.
 
-        False may also mean that an earlier try of the same put succeeded. S3 may also answer "exists" because of a concurrent put that
-        failed later.
+        False can also mean that an earlier try of the same put succeeded. S3 may also answer "exists" because
+        of a concurrent put that failed later.
         """
         for _ in range(_TRIES):
             if self.store.put(key, content, if_absent=True):
@@ -115,9 +118,10 @@ class JobRecord:
         )
 
     def read_listed(self, key: str) -> dict[str, Any] | None:
-        """Return the same as `read_object` with a single request, for an object that was listed before.
+        """Return the same as `read_object`, but with a single request. For objects that were listed before.
 
-        `read_object` lists the folder first, because S3 answers instances alike if an object is missing or forbidden.
+        `read_object` lists the folder first, because S3 gives instances the same answer for a missing object
+        as for a forbidden object.
         """
         return self._table(key, self._get(key))
 
@@ -165,7 +169,7 @@ class NodeRecord:
         return f"{self.place}/{name}"
 
     def url(self, name: str) -> str:
-        """Return the address of `name`, for messages."""
+        """Return the address of the node's object `name`, for messages."""
         return f"{self.job.store.url}/{self.key(name)}"
 
     def read_object(self, name: str) -> dict[str, Any] | None:
@@ -178,7 +182,8 @@ class NodeRecord:
         A stream is a sequence of objects, each named by the position of its first byte. The last object may
         still grow.
         """
-        # The sizes in the listing save a request if the stream has nothing new, as is usual for a follower.
+        # The sizes in the listing show whether the stream has new content. Usually there is none, so a
+        # request is saved.
         chunks = {start: each for start, each in self._chunks(stream) if start <= position}
         if not chunks:
             return b""

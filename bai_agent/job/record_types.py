@@ -15,7 +15,7 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, field
 
 _LATEST = 2**47
-"""Latest accepted time (ms UTC), in the year 6429, which calendars still accept."""
+"""Latest time that is accepted (ms UTC). It is in the year 6429, which calendar functions still support."""
 
 Text = Annotated[str, Rule("a text")]
 Truth = Annotated[bool, Rule("true or false")]
@@ -68,7 +68,7 @@ class PhaseEvent(RunEvent):
     seconds: Seconds | None = None
     """Duration of the phase; None if the phase has not finished."""
     uptime: Seconds | None = None
-    """Time since the machine's boot by its monotonic clock, because the time of day may be changed."""
+    """Seconds since the machine's boot, by the monotonic clock, because the time of day may be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class PullEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementsEvent(RunEvent):
-    """The benchmark's requirements are being installed, or were installed."""
+    """The installation of the benchmark's requirements has started or ended."""
 
     type = "requirements"
     path: Text
@@ -103,7 +103,7 @@ class BenchmarkStartEvent(RunEvent):
     pid: Count
     argv: Texts
     generation: Count = 0
-    """Number of starts of the benchmark before this start."""
+    """Number of times that the benchmark was started before this start."""
     output_bytes: Count | None = None
     """Length of the output before the start (bytes). None if an older version wrote the event."""
 
@@ -116,7 +116,7 @@ class RepeatEvent(RunEvent):
     run: Count
     """Number of the run among all runs, from 0."""
     repeat: Count | None
-    """Number of the run in records; None for a warm-up run."""
+    """Number of the run as records contain it; None for a warm-up run."""
     name: Text
     """"run 3 of 10", the run's name for people, who count from 1."""
 
@@ -144,7 +144,7 @@ class RestartEvent(RunEvent):
     outcome: Text
     """Outcome of the previous generation: the value of an `Outcome`."""
     message: Text
-    """The outcome of the previous generation, in a sentence."""
+    """Sentence that describes the outcome of the previous generation."""
 
     @property
     def sentence(self) -> str:
@@ -176,7 +176,7 @@ class CheckpointEvent(RunEvent):
     files: Count
     bytes: Count
     seconds: Seconds
-    """Duration of the upload, during the benchmark or after its end."""
+    """Duration of the checkpoint's upload, which happens during the benchmark or after its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class RestoreEvent(RunEvent):
     """Name of the checkpoint; None if the job had no checkpoint yet."""
     files: Count = 0
     bytes: Count = 0
-    """Bytes that were restored; 0 if the folder already contained that checkpoint."""
+    """Number of bytes that were restored; 0 if the folder already contained the checkpoint."""
     seconds: Seconds = 0.0
 
     @property
@@ -243,9 +243,10 @@ class NeighbourEvent(RunEvent):
 
     type = "neighbour"
     job_id: Text | None
-    """Id of the other job. None for jobs of other users, whose ids are not trusted."""
+    """Id of the other job. None for a job of another user, because ids of other users' jobs are not
+    trusted."""
     since: Moment
-    """Time since which both jobs ran."""
+    """Time from which on both jobs ran."""
     until: Moment | None = None
     """Time until which both jobs ran; None if both still run."""
 
@@ -263,7 +264,7 @@ class TransportEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionEvent(RunEvent):
-    """The extractor finished after the benchmark's end, or bai stopped waiting for the extractor."""
+    """After the benchmark's end, the extractor has finished, or bai has stopped waiting for the extractor."""
 
     type = "extraction"
     seconds: Seconds
@@ -318,7 +319,7 @@ def event_table(event: RunEvent) -> dict[str, Any]:
 
 
 def event_of(table: Any, *, where: str) -> RunEvent:
-    """Return the event in a JSON value, of this version or another. Raises RecordError."""
+    """Return the event in a JSON value, which any version of bai may have written. Raises RecordError."""
     event = checked(_AnyEvent, table, where=where)
     kind = _EVENTS.get(event.type)
     return UnknownEvent(time=event.time, table=table) if kind is None else checked(kind, table, where=where)
@@ -341,10 +342,11 @@ class MetricRecord:
     timestamp: Moment
     labels: Labels | None = None
     repeat: Count | None = None
-    """Run of a `[repeat]` job, from 0. None in other jobs, or if the value belongs to no single run."""
+    """Number of the value's run in a `[repeat]` job, from 0. None in other jobs, or if the value belongs to
+    no single run."""
     generation: Count | None = None
-    """Generation of a job with restarts, from 0. None in other jobs, or if the value belongs to no single
-    generation."""
+    """Number of the value's generation in a job with restarts, from 0. None in other jobs, or if the value
+    belongs to no single generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +359,7 @@ class BenchmarkExit:
     exec_error: dict[Text, Any] | None = None
     """Reason why the benchmark never ran."""
     stop: Text | None = None
-    """The `Outcome` because of which the agent stopped the benchmark."""
+    """The `Outcome` that is the agent's reason for stopping the benchmark."""
     stop_signal: Count | None = None
     oom: Truth | None = None
     left_behind: Count | None = None
@@ -370,8 +372,8 @@ class BenchmarkExit:
     peak_memory_bytes: Count | None = None
     """Peak memory of the benchmark's largest process."""
     tree_peak_memory_bytes: Count | None = None
-    """Peak memory of all processes of the benchmark together, page cache included. None if no cgroup measured
-    the memory."""
+    """Peak memory of all processes of the benchmark together, including the page cache. None if no cgroup
+    measured the memory."""
     context_switches_voluntary: Count | None = None
     context_switches_involuntary: Count | None = None
     emit_lost_bytes: Count | None = None
@@ -398,18 +400,18 @@ class HeadlineValue:
     labels: dict[Text, Text] | None = None
     arm: Text | None = None
     ranks: Count = 1
-    """Number of ranks that the headline combines."""
+    """Number of ranks whose numbers the headline combines."""
     over_ranks: Text | None = None
     """How ranks are combined, as an `OverRanks`; None for one rank."""
     runs: dict[Text, list[Number]] | None = None
-    """Numbers of the node's ranks, by repeat, in the record of one of several nodes. The key is "" for a
-    single run."""
+    """Repeat → numbers of the node's ranks, in the record of one of several nodes. The key is "" if there is
+    only one run."""
     generation: Count | None = None
     """Generation of the headline's values. None if the job has no generations."""
     nodes: dict[Text, Number] | None = None
     """Headline of each node, in a generation of several nodes."""
     per_node: Number | None = None
-    """A node's share of a sum or rate, in a generation of several nodes. None for other metrics."""
+    """One node's share of a sum or rate, in a generation of several nodes. None for other metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,17 +423,17 @@ class ExtractionSummary:
     log_bytes: Count = 0
     per_metric: Counts = field(default_factory=dict)
     headlines: dict[Text, HeadlineValue] | None = None
-    """Headlines by metric. A metric is missing if no single number represents it or if there were too many
+    """Headlines by metric. A metric is left out if no single number represents it, or if there were too many
     series."""
     not_numbers: Counts = field(default_factory=dict)
     never_numbers: dict[Text, NeverNumber] | None = None
     required_missing: Texts = field(default_factory=list)
     empty_presets: Texts = field(default_factory=list)
-    """Presets without any matching metric."""
+    """Presets of which no metric matched a line."""
     results_missing: Texts = field(default_factory=list)
     """Paths of result files without values."""
     required_results_missing: Texts = field(default_factory=list)
-    """Required result files without a value."""
+    """Paths of required result files without values."""
     emit_bad_lines: Count = 0
     lost_bytes: Count = 0
     remaining_bytes: Count = 0
@@ -466,7 +468,7 @@ class GitCommit:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatOutcome:
-    """The end of one run of a `[repeat]` job. Unknown values of a lost run are None."""
+    """The end of one run of a `[repeat]` job. Values that are not known because the run was lost are None."""
 
     repeat: Count
     """Number of the run, from 0. Warm-up runs are neither counted nor listed."""
@@ -491,7 +493,8 @@ Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOutcome:
-    """The end of one generation of a job with restarts. Unknown values of a lost generation are None."""
+    """The end of one generation of a job with restarts. Values that are not known because the generation was
+    lost are None."""
 
     generation: Count
     """Number of the generation, from 0, which is the number of restarts before the generation."""
@@ -510,7 +513,8 @@ class GenerationOutcome:
     members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
     """Numbers of the generation's nodes, in the order of their group ranks."""
     gap_seconds: Seconds | None = None
-    """Time before the generation in which no benchmark ran. None for the first generation, or if unknown."""
+    """Time before the generation's start in which no benchmark ran (seconds). None for the first generation,
+    or if the time is unknown."""
     headlines: dict[Text, HeadlineValue] = field(default_factory=dict)
     """Headlines of the generation, by metric with labels."""
 
@@ -526,7 +530,7 @@ class CheckpointSummary:
     bytes: Count = 0
     """Total size of the checkpoints (bytes)."""
     seconds: Seconds = 0.0
-    """Duration of the uploads, during the benchmark or after its end."""
+    """Total duration of the uploads, during the benchmark or after its end (seconds)."""
     newest: Text | None = None
     restored: Count = 0
     """Number of generations that began from a checkpoint."""
@@ -536,18 +540,18 @@ class CheckpointSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessUsage:
-    """Resources that one of our programs used, without its child processes."""
+    """Resources that one of bai's programs used, without the program's child processes."""
 
     cpu_seconds: Seconds
     """User and system time of the processes."""
     peak_memory_bytes: Count | None = None
     at_least: Truth = False
-    """Whether the values are lower bounds, because a process was killed."""
+    """Whether the values are only lower bounds, because a process of the program was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd(BenchmarkExit):
-    """How one run or all runs ended, as the shim records in `repeats.jsonl` and `exit.json`."""
+    """The end of one run or of all runs, as the shim records it in `repeats.jsonl` and `exit.json`."""
 
     arm: Text | None = None
     ignored_code: Count | None = None
@@ -573,7 +577,7 @@ class ExtractionEnd(ExtractionSummary):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnUsage:
-    """Resources that our programs used on a node. A value is None if it is unknown."""
+    """Resources that bai's programs used on a node. A value is None if it is unknown."""
 
     rank: Count = 0
     cpus: Count | None = None
@@ -591,11 +595,13 @@ class Ending:
     """The end of one node's part of a job, or of the whole job."""
 
     outcome: Text
-    """The value of an `Outcome`. In a result, the value may be an outcome of another version."""
+    """The value of an `Outcome`. In a result, the value may be an outcome that only another version of bai
+    knows."""
     sentence: Text
     benchmark: BenchmarkExit | None = None
     phases: Annotated[dict[Text, Seconds], Rule("a table of seconds")] | None = None
-    """Duration of each finished phase (seconds). In a job of several nodes, the slowest node counts."""
+    """Duration of each finished phase (seconds). In a job of several nodes, these are the durations on the
+    slowest node."""
     metrics: ExtractionSummary | None = None
     kafka: KafkaDelivery | None = None
     last_lines: Texts | None = None
@@ -604,17 +610,17 @@ class Ending:
     started: Moment | None = None
     ended: Moment | None = None
     seconds: Seconds | None = None
-    """Duration by a monotonic clock, from the agent's first phase on. In a job's result, the slowest node
-    counts. None if unknown."""
+    """Duration by a monotonic clock, from the agent's first phase on (seconds). In a job's result, the
+    duration on the slowest node. None if unknown."""
     warnings: Texts | None = None
     transports: Transports | None = None
     """Networks that each library reported, such as "NET/Socket" and "P2P"."""
     repeats: Repeats | None = None
-    """The started runs of a `[repeat]` job, in order; None in other jobs."""
+    """The runs of a `[repeat]` job that have started, in order; None in other jobs."""
     generations: Generations | None = None
-    """The started generations of a job with restarts, in order; None in other jobs."""
+    """The generations that have started in a job with restarts, in order; None in other jobs."""
     checkpoints: CheckpointSummary | None = None
-    """Summary of the checkpoints. None in jobs without `[checkpoint]`."""
+    """Summary of the job's checkpoints. None in jobs without `[checkpoint]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -623,16 +629,16 @@ class NodeOutcome(Ending):
 
     rank: Count = 0
     failed: Moment | None = None
-    """Time at which the benchmark or its first process failed, before draining and before other processes were stopped
-    (ms UTC)."""
+    """Time at which the benchmark, or the first of its processes, failed (ms UTC). The time is that before
+    other processes are stopped and records are sent."""
     serves: Truth = False
     """Whether the node only serves another node, which starts the benchmark's processes on this node or is
     the client of this node's server."""
     is_server: Truth = False
-    """Whether the node runs the job's server, whose failure its client notices at once."""
+    """Whether the node runs the job's server. The client notices a failure of the server at once."""
     own_usage: OwnUsage | None = None
     complete: Truth = True
-    """Whether the node has sent everything. False if the node has failed and is still draining."""
+    """Whether the node has sent all records and files. False if the node has failed and is still sending."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -645,23 +651,23 @@ class JobResult(Ending):
     exit_code: Annotated[int, Rule("an exit code from 0 to 6", 0, max(ExitCode) + 1)]
     git: GitCommit | None = None
     own_usage: Annotated[list[OwnUsage], Rule("a list of what each node's programs took")] | None = None
-    """Resources by rank, for the nodes that reported their resources."""
+    """Resources that bai's programs used, by rank, for the nodes that reported them."""
     lost: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes that were given up. How these nodes ended is unknown."""
+    """Ranks of nodes that were given up as lost. It is unknown how these nodes ended."""
     replaced: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes in whose place machines were launched. None if no machine was replaced."""
+    """Ranks of nodes in whose place new machines were launched. None if no machine was replaced."""
     on_behalf: Truth = False
-    """Whether another program wrote the result because the machines could not."""
+    """Whether another program wrote the result, because the job's machines could not write it."""
 
     @property
     def duration(self) -> float | None:
-        """Duration of the job (seconds), from the times of day if the monotonic duration is unknown. None if both
-        are unknown."""
+        """Duration of the job (seconds). If the monotonic duration is unknown, the difference between the
+        times of day. None if the times of day are unknown as well."""
         if self.seconds is not None or self.started is None or self.ended is None:
             return self.seconds
         return max(0, self.ended - self.started) / 1000
 
 
 def as_table(value: Any) -> dict[str, Any]:
-    """Return one of these dataclasses as JSON values."""
+    """Return an instance of one of this module's dataclasses as JSON values."""
     return dataclasses.asdict(value)

@@ -14,19 +14,20 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 _SHORTEST = 4
-"""Length of the shortest text that counts as a secret. Redacting shorter texts would hide ordinary words."""
+"""Minimum length of a text that is redacted as a secret. If shorter texts were redacted, ordinary words would
+be hidden."""
 _SHORTEST_LINE = 8
-"""Length of the shortest line that is redacted in a secret of several lines, because "}" or "EOF" occurs in
-many texts."""
+"""Minimum length of a line that is redacted as a part of a secret of several lines. Shorter lines, such as
+"}" and "EOF", occur in many other texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of characters that index the forms. The shortest form, two lines of one character each, has this
-length."""
+"""Number of first characters by which the forms of secrets are indexed. The shortest form consists of two
+lines of one character each, and has this length."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"
 )
-"""Credentials before a host, and the parts of a signed address that sign it."""
+"""Pattern of credentials before a host, and of the signature in a signed address."""
 _AS_TEXT = logging.Formatter()
 
 
@@ -44,8 +45,8 @@ class Redactor(logging.Filter):
         return sorted(self._known)
 
     def know(self, secrets: Iterable[str]) -> None:
-        """Redact `secrets` from now on. A secret is recognised whole, line by line, as JSON, percent-encoded
-        and in base64."""
+        """Redact `secrets` from now on. A secret is recognised as a whole, by its single lines, as JSON,
+        percent-encoded, and in base64."""
         new = set(secrets) - self._known
         if not new:
             return
@@ -58,12 +59,12 @@ class Redactor(logging.Filter):
         return _IN_ADDRESSES.sub(_without_credentials, text) if "=" in text or "@" in text else text
 
     def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
-        """Return `value` with all texts in it redacted, including keys, except the keys of the outermost
-        `own_levels` tables.
+        """Return `value` with all texts in it redacted, including keys. Only the keys of the outermost
+        `own_levels` tables are not redacted.
 
-        Keys of those tables are bai's own names, which must not be redacted even if a secret is "metrics".
-        Call `redact_all` before the value is encoded, because quotes and line ends of a secret look different
-        after encoding.
+        Keys of the outermost tables are bai's own names, which must not be redacted even if a secret is
+        "metrics". Call `redact_all` before the value is encoded, because quotes and line ends of a secret
+        look different after encoding.
         """
         if isinstance(value, str):
             return self.redact(value)
@@ -96,7 +97,7 @@ class Redactor(logging.Filter):
         record.msg = self.redact(text)
         record.args = ()
         if record.exc_info:
-            # Formatters use `exc_text` if it is set.
+            # A formatter uses a log record's `exc_text` if it is set.
             record.exc_text = self.redact(_AS_TEXT.formatException(record.exc_info))
         if record.stack_info:
             record.stack_info = self.redact(record.stack_info)
@@ -104,15 +105,15 @@ class Redactor(logging.Filter):
 
 
 class _Forms:
-    """Texts to replace, indexed by their first characters. A single pattern of all texts takes seconds if a key file has a thousand
-    lines."""
+    """The texts to replace, indexed by their first characters. A single regular expression of all texts would
+    take seconds if a key file has a thousand lines."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """Forms by their first characters, the longest form first, so that a text that contains another form
-        is replaced as a whole."""
+        """Forms of secrets by their first characters. The longest form is first, so that a text that contains
+        a shorter form is replaced as a whole."""
         self._first = re.compile(r"(?!)")
-        """Matches the first characters of any form."""
+        """Pattern that matches the first characters of any form."""
 
     def add(self, forms: Iterable[str]) -> None:
         for form in forms:
@@ -160,8 +161,8 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Yield the secret, and each line of a secret of several lines, because a log or a list of last lines has
-    the lines separately."""
+    """Yield the secret, and each line of a secret of several lines, because a log or a list of last lines
+    contains the lines separately."""
     stripped = secret.strip()
     lines = [line.strip() for line in stripped.splitlines()]
     if len(stripped) >= _SHORTEST:

@@ -1,4 +1,5 @@
-"""Reads `repeats.jsonl`: the beginning and end of each run of a `[repeat]` job, written by its shim."""
+"""Reads `repeats.jsonl`: the beginning and end of each run of a `[repeat]` job, as the job's shim wrote
+them."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ class _Line:
 
 @dataclass(kw_only=True)
 class RepeatedRun:
-    """One run, warm-up runs included."""
+    """One run of a `[repeat]` job, which may be a warm-up run."""
 
     run: Count
     """Number of the run among all started runs, from 0."""
     repeat: Count | None
-    """Number of the run in records, from 0; None for a warm-up run."""
+    """Number of the run as records contain it, from 0; None for a warm-up run."""
     arm: Text | None = None
     """Arm of the run, in a job that compares several arms; None in other jobs."""
     output_bytes: Count
@@ -51,7 +52,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedStep:
-    """A failed command before or after a run. No further run begins after a failed command."""
+    """A command before or after a run that failed. After such a failure, no further run begins."""
 
     step: Text
     """"prepare" or "cleanup"."""
@@ -67,7 +68,8 @@ class RepeatedRuns:
     runs: list[RepeatedRun] = field(default_factory=list)
     failed_step: FailedStep | None = None
     ready: int | None = None
-    """Number, among all runs from 0, of the run that waits for permission to begin. None if no run waits."""
+    """Number, among all runs, of the run that waits for permission to begin (from 0). None if no run
+    waits."""
 
     @property
     def measured(self) -> list[RepeatedRun]:
@@ -114,5 +116,6 @@ class RepeatsFile:
 
 
 def read_repeats(path: Path) -> RepeatedRuns:
-    """Return the content of the `repeats.jsonl` at `path`; empty content if the file does not exist."""
+    """Return the content of the `repeats.jsonl` at `path`. If the file does not exist, the returned content
+    is empty."""
     return RepeatsFile(path).look()

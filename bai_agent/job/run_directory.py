@@ -1,4 +1,4 @@
-"""Names in a run's directory, and the functions that write there.
+"""The names of the files in a run's directory, and functions that write these files.
 
 A run's directory is the node's place in the job store: `<store>/<job>/attempts/<n>/nodes/<rank>/` for a job
 that `bai` runs on this machine, `/var/lib/bai/<job>/` on an instance. `log/<offset>` and
@@ -38,7 +38,8 @@ _JSON_LIMIT = 2**28
 class _Place:
     """A file or folder of a run's directory, by its name there.
 
-    of_arm: each arm of `[repeat]` has its own. of_generation: each generation has its own.
+    of_arm: whether each arm of `[repeat]` has its own file. of_generation: whether each generation has its
+    own file.
     """
 
     def __init__(self, name: str, *, of_arm: bool = False, of_generation: bool = False) -> None:
@@ -54,29 +55,31 @@ class _Place:
 
 @dataclass(frozen=True)
 class RunDir:
-    """Paths of a run's files. `docs/run-directory.md` names their writers, and how they survive a kill."""
+    """Paths of a run's files. `docs/run-directory.md` says which program writes each file, and how the file
+    survives a kill."""
 
     path: Path
     arm: str | None = None
-    """Arm of `[repeat]` whose work folder, scripts and venv the paths name. None for the folders of the whole
-    run."""
+    """Arm of `[repeat]` to whose work folder, scripts and venv the paths lead. None for the folders of the
+    whole run."""
     generation: int = 0
-    """Generation whose shim's files the paths name."""
+    """Generation to the files of whose shim the paths lead."""
 
     def of_arm(self, name: str | None) -> RunDir:
-        """Return the run's directory with the folders of the arm `name`."""
+        """Return the paths of the run's directory, with the folders of the arm `name`."""
         return replace(self, arm=name)
 
     def of_generation(self, number: int) -> RunDir:
-        """Return the run's directory with the shim's files of the generation `number`."""
+        """Return the paths of the run's directory, with the shim's files of the generation `number`."""
         return replace(self, generation=number)
 
     def newest_generation(self) -> RunDir:
-        """Return the run's directory with the files of the newest shim, which may not have started."""
+        """Return the paths of the run's directory, with the files of the newest shim. This shim may not have
+        started yet."""
         return self.of_generation(max(self.generations(), default=0))
 
     def generations(self) -> Iterator[int]:
-        """Yield the decided generations after the first, in any order."""
+        """Yield the numbers of all generations after the first whose decision file exists, in any order."""
         try:
             names = [each.name for each in (self.path / _GENERATIONS).iterdir()]
         except OSError:
@@ -92,7 +95,7 @@ class RunDir:
 
     @property
     def own(self) -> Path:
-        """The folder of the arm; without an arm, the run's directory."""
+        """The folder of the arm. If there is no arm, the run's directory."""
         return self.path if self.arm is None else self.path / "arms" / self.arm
 
     job = _Place("job.toml")
@@ -114,26 +117,26 @@ class RunDir:
 
     @property
     def kept_output(self) -> Path:
-        """Second name of `output`, in case the benchmark renames or deletes the first name."""
+        """Second name of the file `output`, in case the benchmark renames or deletes the first name."""
         return self.log_chunks / f"{0:020}"
 
     @property
     def kept_metrics(self) -> Path:
-        """Second name of `metrics`, for readers of the job store."""
+        """Second name of the file `metrics`, for readers of the job store."""
         return self.metric_chunks / f"{0:020}.jsonl"
 
     processes = _Place("processes")
     """Output and exit status of the processes that mpirun started: `<rank>.log` and `<rank>.json`."""
     emit = _Place("emit.log")
-    """Content of the FIFO, verbatim, written by the shim."""
+    """The bytes that the benchmark wrote into the FIFO. The shim copies the bytes unchanged."""
     fifo = _Place("fifo")
     peers = _Place("peers.json", of_generation=True)
-    """Nodes of the attempt after they have met. After a restart, the file has the ports of the new
-    generation."""
+    """Addresses of the attempt's nodes, written after all nodes have joined. After a restart, the file has
+    the ports of the new generation."""
     hostfile = _Place("hostfile")
     """Hostfile for the benchmark, with a line "ADDRESS slots=N" for each node."""
     decision = _Place("decision.json", of_generation=True)
-    """Decision to begin the generation, with the reason. The first generation has none."""
+    """Decision to begin the generation, with the reason. The first generation has no such file."""
     end = _Place("generations/end.json")
     """Record that no further generation begins, in a job with restarts."""
 
@@ -144,9 +147,10 @@ class RunDir:
         return self.path / ("launcher" if self.generation == 0 else f"launcher-{self.generation}")
 
     mounts = _Place("mounts")
-    """Targets of `[[mounts]]`, each in a line, written before something is mounted there; deleted after the run."""
+    """Targets of `[[mounts]]`, one per line. Each target is written before its file system is mounted. The
+    file is deleted after the run."""
     ssh = _Place("ssh")
-    """Key and configuration of ssh or sshd, if nodes use SSH; deleted after the run."""
+    """Key and configuration of ssh or sshd, if nodes use SSH. The folder is deleted after the run."""
     shim_lock = _Place("shim.lock", of_generation=True)
     started = _Place("started.json", of_generation=True)
     """Start of the benchmark, written by the shim before the benchmark's first instruction."""
@@ -156,9 +160,9 @@ class RunDir:
     """Coordinator's decision whether the next run begins, if nodes begin runs together. The shim reads this
     file."""
     repeat_word = _Place("repeat.json")
-    """Decision of the agent whether the runs are enough."""
+    """The agent's decision whether enough runs were made."""
     stop = _Place("stop.json", of_generation=True)
-    """Order of the agent to the shim to end the benchmark, with grace and reason."""
+    """The agent's order to the shim to end the benchmark, with grace period and reason."""
     exit = _Place("exit.json", of_generation=True)
     """End of the benchmark, written by the shim after all processes of the benchmark have ended."""
     metrics = _Place("metrics.jsonl")
@@ -167,7 +171,7 @@ class RunDir:
     extractor_lock = _Place("extractor.lock")
     extractor_offset = _Place("extractor.offset")
     extractor_search = _Place("extractor.search")
-    """Current search of the extractor while it runs with `--careful`."""
+    """The search that the extractor is doing at the moment, if the extractor runs with `--careful`."""
     extractor_disabled = _Place("extractor.disabled.jsonl")
     """Patterns that took too long, each with the first line that is no longer searched for the pattern."""
     extracted = _Place("extracted.json")
@@ -177,7 +181,8 @@ class RunDir:
     cloudwatch_offset = _Place("cloudwatch.offset")
     log_lines_offset = _Place("log-lines.offset")
     store_offset = _Place("store.offset")
-    """Upload progress of the streams; exists once this node has claimed its folder in the store."""
+    """Progress of the streams' upload. The file exists as soon as this node has claimed its folder in the job
+    store."""
     image = _Place("image.id")
     """Id of the image of the benchmark's container. The image is found again by its id, because a tag may move
     to another image."""
@@ -194,8 +199,8 @@ class RunDir:
     supervisor = _Place("supervisor.json")
     """Port and token of the agent's supervisor for AdaptDL's replicas."""
     checkpoint_folder = _Place("checkpoint-folder.json")
-    """Absolute path of the `[checkpoint]` folder. The folder was empty before, so all of its content belongs to
-    the job."""
+    """Absolute path of the `[checkpoint]` folder. The folder was empty when this file was written, so all of
+    the folder's content belongs to the job."""
     work = _Place("work", of_arm=True)
     script = _Place("script")
     """The text of `[benchmark] script` as a file."""
@@ -212,8 +217,8 @@ class RunDir:
 
 
 def reserve_space(rundir: RunDir) -> None:
-    """Reserve disk space, so that a run that fills the disk can still report the full disk. Raises OSError if
-    there is not enough space."""
+    """Reserve disk space, so that a run that fills the disk can still report that the disk is full. Raises
+    OSError if there is not enough space."""
     for path, size in ((rundir.reserved, _RECORDS_BYTES), (rundir.reserved_result, _RESULT_BYTES)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -223,7 +228,7 @@ def reserve_space(rundir: RunDir) -> None:
 
 
 def make_room(rundir: RunDir) -> None:
-    """Free the space for the last records and events."""
+    """Free the disk space that is reserved for the last records and events."""
     rundir.reserved.unlink(missing_ok=True)
 
 
@@ -234,8 +239,8 @@ def make_room_for_result(rundir: RunDir) -> None:
 
 
 def make_folder(folder: Path, *, private: Path) -> None:
-    """Make `folder` and its missing parents. Folders from `private` on are only for this user, whatever the
-    umask. Raises OSError.
+    """Make `folder` and its missing parents. The folder `private` and the folders below it are only
+    accessible to this user, whatever the umask. Raises OSError.
 
     Existing folders keep their permissions.
     """
@@ -274,7 +279,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         write_all(descriptor, content)
         os.fsync(descriptor)
     except OSError:
-        # An incomplete file would take space that other files need on a full disk.
+        # The incomplete file is deleted, because on a full disk other files need its space.
         temporary.unlink(missing_ok=True)
         raise
     finally:
@@ -296,8 +301,8 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace `path` by `value` as JSON, atomically. Lone surrogates (from a file's name that is not UTF-8)
-    become "?"."""
+    """Replace the content of `path` by `value` as JSON, atomically. Lone surrogates (from a file's name that
+    is not UTF-8) become "?"."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
     # Odd characters in a benchmark's emitted values and file names must not make the agent fail.
     write_atomic(path, text.encode(errors="replace"))
@@ -306,7 +311,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`. None if `path` does not exist or its content is not a JSON object.
 
-    Another user may have made the file, so a FIFO, a device or a huge file also gives None.
+    None is also returned for a FIFO, a device or a huge file, because another user may have created the file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -328,7 +333,7 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
 
 
 def append_line(descriptor: int, line: bytes) -> None:
-    """Append all of `line`, newline included, or nothing if the disk is full. Raises OSError.
+    """Append all of `line`, including the newline. If the disk is full, append nothing. Raises OSError.
 
     No other process may write to the file.
     """
@@ -336,7 +341,8 @@ def append_line(descriptor: int, line: bytes) -> None:
     try:
         write_all(descriptor, line)
     except OSError:
-        # If the partial line stayed, the next line would be joined to it, and both would be lost.
+        # The partial line is removed. If it stayed, the next line would be joined to it, and both lines would
+        # be lost.
         os.ftruncate(descriptor, size)
         raise
 
@@ -377,10 +383,11 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the lock file `path`; the kernel releases it when the process ends, for any reason.
+    """Hold a lock on the lock file `path`. The kernel releases the lock when the process ends, for any
+    reason.
 
-    Waits up to `wait_s` seconds for a predecessor that is just ending (or for a reader that checks the lock).
-    Raises BusyError if another live process holds the lock.
+    Waits up to `wait_s` seconds for a previous process that is just ending, or for a process that checks the
+    lock. Raises BusyError if another live process holds the lock.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -401,8 +408,8 @@ def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def read_job_result(rundir: RunDir, *, is_first: bool) -> bytes | None:
-    """Return the result of the whole job if this node decides the result; None otherwise. is_first: whether
-    this is the first node of a fixed job."""
+    """Return the result of the whole job from this node's files. Return None if another node decides the
+    result. is_first: whether this is the first node of a fixed job."""
     if rundir.job_result.exists():
         return rundir.job_result.read_bytes()
     return rundir.result.read_bytes() if is_first else None

@@ -1,4 +1,5 @@
-"""Reads TOML from outside, within limits that all of our code can handle."""
+"""Reads TOML text that users or other programs wrote. Text beyond the limits that all of bai's code can
+handle is refused."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ _DEEPEST = 64
 """Deepest nesting of lists and tables. Some parsers fail at the interpreter's recursion limit, and others
 fail only far beyond that limit."""
 _WHOLE = range(-(2**63), 2**63)
-"""Range of integers: https://toml.io/en/v1.0.0#integer"""
+"""Range of integers that TOML guarantees: https://toml.io/en/v1.0.0#integer"""
 
 TOMLDecodeError = tomllib.TOMLDecodeError
 
 
 class TomlBoundsError(ValueError):
-    """The TOML may be valid, but the text exceeds our limits. The message is the end of a sentence about the
-    file."""
+    """A TOML text exceeds the limits of bai, although it may be valid. The message is the end of a sentence
+    about the file."""
 
 
 def read_toml_text(text: str) -> dict[str, Any]:

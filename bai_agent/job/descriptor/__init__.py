@@ -1,7 +1,8 @@
-"""The job descriptor: all facts that the agents of one job need, so that they look nothing up.
+"""The job descriptor contains all facts that the agents of one job need, so that the agents need no other
+source.
 
-The modules of this folder have its tables, `descriptor_file.py` beside it reads and writes them as TOML. `docs/job-descriptor.md` is
-their reference.
+The modules of this folder declare the tables of the job descriptor. `bai_agent/job/descriptor_file.py` reads
+and writes the tables as TOML. `docs/job-descriptor.md` is the reference of the tables.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bai_agent.job.schema.declared import as_kind
 from bai_agent.light_dataclass import dataclass, field, replace
 
 VERSION = 1
-"""The format of these tables."""
+"""Version of the format of the job descriptor's tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class Job:
     end: End = End()
     git: Git | None = None
     set: dict[str, str] = field(default_factory=dict)
-    """Keys of the benchmark descriptor → texts of `--set`, which replace the file's values. Only shown to
+    """Key of the benchmark descriptor → text of `--set`, which replaced the value in the file. Only shown to
     users."""
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class Job:
 
     @property
     def restart_policy(self) -> Restart:
-        """When a failed benchmark is started again, all nodes with the same members."""
+        """Rules for when a failed benchmark is restarted. In a fixed job, a restart has the same members."""
         if self.repeat is not None or not self.strategy.max_restarts:
             return self.restart
         return Restart(max_restarts=self.strategy.max_restarts)
@@ -167,8 +168,8 @@ class Job:
 
     @property
     def arms_apart(self) -> tuple[Arm, ...]:
-        """The arms, if each has folders of its own because some source is for one arm only. Empty if they share
-        all folders."""
+        """The arms of the job, if each arm has folders of its own, because some source is for one arm only.
+        Empty if the arms share all folders."""
         if self.repeat is None or all(each.arm is None for each in self.sources):
             return ()
         return self.repeat.arms

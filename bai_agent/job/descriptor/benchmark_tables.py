@@ -1,5 +1,5 @@
-"""The job's identity, its command with its runs and arms, and the files that are kept: `[job]`, `[git]`, `[benchmark]`, `[output]` and
-`[repeat]`."""
+"""The job's identity, its command with its runs and arms, and the files that are saved: `[job]`, `[git]`,
+`[benchmark]`, `[output]` and `[repeat]`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
 LEAST_RUNS = 10
-"""Smallest number of runs before `until` is evaluated. With fewer runs, an interval chosen for its width is
-often too narrow."""
+"""Number of runs after which `until` is evaluated for the first time. If fewer runs were enough, the
+confidence interval at which the job stops would often be too narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,15 @@ class Identity:
     id: str
     name: str = ""
     action_id: str | None = None
-    """The service's id of the request. Unset: the job id."""
+    """The benchmark service's id of the request. Unset: the job's id."""
     parent_action_id: str | None = None
     client_id: str = "local"
-    """The client of the job. It is the key of the Kafka messages and their label `client-id`."""
+    """The client of the job, which is the key of the job's Kafka messages and the value of their label
+    `client-id`."""
     username: str | None = None
-    """The user who requested the job, as the service knows them."""
+    """The benchmark service's name of the user who requested the job."""
     created_by: str | None = None
-    """The program that took the request from the service."""
+    """The program that received the job's request from the benchmark service."""
     attempt: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     """Labels of every metric message."""
@@ -75,10 +76,11 @@ class Benchmark:
     """The command and its environment: the `[benchmark]` table. Either `argv` or `script` is set."""
 
     argv: tuple[str, ...] = ()
-    """The command and its arguments; no shell sees it. `$(NAME)` is expanded from the environment."""
+    """The command and its arguments, which are started without a shell. `$(NAME)` is replaced by the value of
+    the environment variable."""
     script: str | None = None
-    """The text of a script. Without a first line `#!`, /bin/sh runs it. The elements of `argv` are then the
-    script's arguments."""
+    """The text of a script. /bin/sh runs the script if its first line does not begin with `#!`. If there is a
+    script, `argv` has the script's arguments."""
     cwd: str | None = None
     """The folder in which the command starts: absolute, or relative to the work folder. Unset: the scripts'
     folder if there is one, else the work folder."""
@@ -87,17 +89,19 @@ class Benchmark:
     """Environment variables by reference: name → "env:NAME", "secretsmanager:…" or "ssm:…", resolved where
     the benchmark runs."""
     inherit_env: bool = False
-    """Whether the benchmark inherits the agent's environment (on this machine, that of the caller)."""
+    """Whether the benchmark inherits the agent's environment (for a job on this machine, the environment of
+    the caller)."""
     python: str | None = None
-    """Absolute path of the Python whose folder comes first on PATH."""
+    """Absolute path of a Python, whose folder is put first on the benchmark's PATH."""
     requirements: str | None = None
-    """A requirements file, relative to the scripts' folder, installed into a venv of the job."""
+    """Path of a requirements file, relative to the scripts' folder. Its packages are installed into a venv of
+    the job."""
     user: str | None = None
     container: ImageName | None = None
     """Image of the podman container in which the command runs."""
     buffering: Buffering = Buffering.LINE
     exclusive: bool = False
-    """Whether the run begins only when no other job runs on this machine, and makes other exclusive jobs
+    """Whether the run waits until no other job runs on this machine. During the run, other exclusive jobs
     wait."""
 
     def __post_init__(self) -> None:
@@ -114,7 +118,8 @@ class Output:
     """The `[output]` table."""
 
     artifacts: tuple[str, ...] = ()
-    """Globs relative to the benchmark's working folder. Matching files are saved in the store at the end."""
+    """Globs relative to the benchmark's working folder. Matching files are saved in the job store when the
+    job ends."""
     discard_stdout: bool = False
     """Whether the benchmark's standard output goes to /dev/null. Its standard error is still logged."""
 
@@ -140,13 +145,14 @@ class Arm:
     env: dict[VariableName, str] = field(default_factory=dict)
     """The arm's complete environment, in place of that of `[benchmark]`."""
     prepare: tuple[str, ...] = ()
-    """The arm's command before each run; empty: that of `[repeat]`."""
+    """Command before each run of the arm. Empty: the command of `[repeat]`."""
     cleanup: tuple[str, ...] = ()
-    """The arm's command after each run; empty: that of `[repeat]`."""
+    """Command after each run of the arm. Empty: the command of `[repeat]`."""
     requirements: str | None = None
-    """The arm's requirements in place of those of `[benchmark]`, if arms have folders of their own."""
+    """Requirements file of the arm, in place of that of `[benchmark]`, if arms have folders of their own."""
     scripts_sha256: str | None = None
-    """A checksum over names and contents of the arm's own scripts at submission. Only shown to users."""
+    """A checksum over names and contents of the arm's own scripts when the job was submitted. Only shown to
+    users."""
     git: Git | None = None
     """The checked-out commit of the folder with the arm's own descriptor."""
 
@@ -156,28 +162,28 @@ class WrittenRepeat(DeclaredTable):
     """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
 
     runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """Number of runs. With `until` the largest number of runs. Unset: 50 of each arm."""
+    """Number of runs. With `until`, the largest number of runs. Unset: 50 runs of each arm."""
     warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
-    """Number of runs before the measured ones. No metric is taken from them."""
+    """Number of warm-up runs before the measured runs. No metric is taken from warm-up runs."""
     until: Annotated[PositivePercentage | None, Example("2%")] = None
-    """Required precision of the mean of `metric`. From the tenth run on, the job stops when the 95 % confidence
-    interval reaches at most this share to either side, twice in a row and without a trend. With arms, the
-    interval of their difference counts."""
+    """Required precision of the mean of `metric`. From the tenth run on, the job stops when the 95 %
+    confidence interval reaches at most this share of the mean to either side at two successive checks, and
+    the runs have no trend. With arms, the interval is that of the difference between arms."""
     metric: Annotated[FilledText | None, Example("throughput")] = None
     """The metric whose headline `until` evaluates, or a resource of each run: `wall_time`, `cpu_time`,
-    `user_time`, `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
+    `user_time`, `system_time`, `peak_memory`. Unset: the only metric with `better`."""
     max_time: Annotated[PositiveDuration | None, Example("2h")] = None
-    """Time after which no new run begins (with arms: no new block). Unset: no limit except `[limits]
-    max_runtime`, which is for all runs together."""
+    """Time after which no new run begins (with arms: no new block). Unset: only `[limits] max_runtime` limits
+    the time of all runs together."""
     min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """With `max_time`: number of runs that are made even after that time. There is no warning if no time is
-    left for further runs."""
+    """With `max_time`: number of runs that are made even if `max_time` is over. If `max_time` then prevents
+    further runs, there is no warning."""
     keep_going: bool = False
-    """Whether runs continue after one failed. The job still fails. Not for `torchrun` or
+    """Whether further runs are made after a run has failed. The job still fails. Not for `torchrun` or
     `each_node` on several nodes."""
     ignore_failure: bool = False
-    """Whether a run counts with any exit code. A run that a signal ends, or whose command cannot be started,
-    still fails."""
+    """Whether a run counts as successful with any exit code. A run still fails if a signal ends the run or
+    its command cannot be started."""
     seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
     """Seed of the order in which the arms take turns."""
 
@@ -190,9 +196,9 @@ class Repeat(WrittenRepeat):
     """Number of runs. With `until`, the largest number of runs."""
     warmup_runs: Annotated[int, in_range(0)] = 0
     prepare: tuple[str, ...] = ()
-    """A command before each run, and its arguments; empty: none."""
+    """Command that is run before each run, with its arguments. Empty: no command."""
     cleanup: tuple[str, ...] = ()
-    """A command after each run, and its arguments; empty: none."""
+    """Command that is run after each run, with its arguments. Empty: no command."""
     arms: tuple[Arm, ...] = ()
     """Two or more arms that take turns, each for an equal part of `runs`. Empty if the job has no arms."""
 
@@ -214,7 +220,8 @@ class Repeat(WrittenRepeat):
 
     @property
     def sequence(self) -> list[int]:
-        """Return the arm of each run, warm-up runs included. Every block has each arm once, in an order that the seed decides."""
+        """Return the arm of each run, including warm-up runs. Every block has each arm once, in an order that
+        the seed decides."""
         if not self.arms:
             return [0] * (self.warmup_runs + self.runs)
         count = len(self.arms)
@@ -234,11 +241,13 @@ class Repeat(WrittenRepeat):
 
 
 def shuffled_blocks(count: int, blocks: int, *, seed: int) -> list[int]:
-    """Return the numbers below `count` once for each block, in an order of each block that the seed decides."""
+    """Return a sequence of blocks. Each block has every number below `count` once, in an order that the seed
+    decides."""
     import random  # most jobs draw nothing
 
     draw = random.Random(seed)  # noqa: S311 - whoever has the seed shall draw the same
     if count == 2:
-        # These are the same draws as for two arms in earlier versions, so that an existing job keeps its order.
+        # For two arms, the random numbers are drawn as in earlier versions, so that an existing job keeps the
+        # order of its arms.
         return [each for _ in range(blocks) for each in draw.choice(([0, 1], [1, 0]))]
     return [each for _ in range(blocks) for each in draw.sample(range(count), count)]

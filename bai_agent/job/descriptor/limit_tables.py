@@ -1,4 +1,4 @@
-"""Limits of durations, and what happens to the machine after the end: `[limits]` and `[end]`."""
+"""Time limits, and what happens to the machine after the job's end: `[limits]` and `[end]`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from bai_agent.light_dataclass import dataclass
 ELASTIC_SILENCE = timedelta(seconds=20)
 """`limits.peer_silence` of an elastic job that does not set it."""
 EC2_MAX_RUNTIME = timedelta(hours=24)
-"""Limit of a job on EC2 that sets none, because a machine costs money while it is on."""
+"""`limits.max_runtime` of a job on EC2 that does not set it, because a machine costs money while it is on."""
 _MACHINE_SLACK = timedelta(minutes=15)
-"""Time in addition to a job's own limits: for the boot, and for steps that no limit covers."""
+"""Time that is added to a job's own limits, for the machine's boot and for steps without a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(DeclaredTable):
-    """Limits of the duration of each step."""
+    """Time limits of the steps of a job."""
 
     max_runtime: Annotated[PositiveDuration | None, Example("2h")] = None
-    """From the benchmark's start to its forced end. Unset: none on this machine, 24h on EC2."""
+    """Time from the benchmark's start until the benchmark is stopped. Unset: no limit on this machine, 24h on
+    EC2."""
     pull_timeout: Annotated[PositiveDuration, Example("1h")] = timedelta(hours=1)
-    """Limit of the pull of all sources together."""
+    """Time limit for the pull of all sources together."""
     join: Annotated[PositiveDuration, Example("10m")] = timedelta(minutes=10)
     """Time for which the other nodes wait for a node that sends no heartbeat."""
     peer_silence: Annotated[
@@ -40,24 +41,24 @@ class Limits(DeclaredTable):
     """In a job of several nodes, a node counts as lost after this time without a heartbeat or an answer. At
     least 20s, which is the default of elastic jobs."""
     store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
-    """Time for which several nodes continue if none of them reaches the job store. If a single node cannot
-    reach the store while others can, this node ends after `peer_silence`."""
+    """Time for which the nodes of a job continue if no node reaches the job store. If only one node cannot
+    reach the store, this node ends after `peer_silence`."""
     grace: Annotated[Duration, Example("30s")] = timedelta(seconds=30)
     """Time from SIGTERM to SIGKILL when a benchmark is stopped."""
     extract_timeout: Annotated[Duration, Example("2h")] = timedelta(minutes=30)
-    """Time after the benchmark's exit for the rest of the extraction, as long as it makes progress. `bai
-    extract` can search the rest later."""
+    """Time limit for the rest of the extraction after the benchmark's exit, as long as the extraction makes
+    progress. `bai extract` can search the remaining output later."""
     drain: Annotated[Duration, Example("60s")] = timedelta(seconds=60)
-    """Time after the extraction for sending the remaining records and files."""
+    """Time limit for sending the remaining records and files after the extraction."""
     no_output: Annotated[PositiveDuration | None, Example("10m")] = None
-    """Time without output or `emit` after which the benchmark is stopped. Unset: off."""
+    """Time without output and without emitted values after which the benchmark is stopped. Unset: no
+    limit."""
 
     def machine_time(self, *, max_runtime: timedelta, nodes: int = 1) -> timedelta:
         """Return how long a machine may be on for a run with these limits, if the benchmark may take
         `max_runtime`.
 
-        The time is longer for several nodes, which may wait for each other and for the store through which they
-        meet.
+        For several nodes the time is longer, because the nodes may wait for each other and for the job store.
         """
         at_work = max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
         together = self.join + self.store_away if nodes > 1 else timedelta()
@@ -65,7 +66,7 @@ class Limits(DeclaredTable):
 
 
 class Power(str, Enum):
-    """What happens to the machine after the end."""
+    """What happens to the machine after the job's end."""
 
     STAY = "stay"
     OFF = "off"
@@ -77,13 +78,15 @@ class End:
 
     power: Power = Power.STAY
     keep_on_failure: timedelta | None = None
-    """How long a machine is kept for inspection if the job did not succeed; unset: not at all."""
+    """Time for which a machine stays on for inspection after a job that did not succeed. Unset: the machine
+    does not stay on."""
     keep_after: timedelta | None = None
-    """How long a machine is kept after a job that was not cancelled, also if it succeeded; unset: not at all."""
+    """Time for which a machine stays on after any job that was not cancelled, even if the job succeeded.
+    Unset: the machine does not stay on."""
 
     def keep_time(self, exit_code: object) -> timedelta:
-        """Return how long machines are kept after a job with this exit code. None or an unknown exit code counts as a
-        failure."""
+        """Return for how long machines stay on after a job with this exit code. None or an unknown exit code
+        counts as a failure."""
         if exit_code == ExitCode.CANCELLED:
             return timedelta()
         after = self.keep_after or timedelta()

@@ -27,8 +27,8 @@ from bai_agent.job.schema.tables import marked_keys
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _NEVER = r"\Zof another node's output"
-"""A pattern that matches nothing. It contains a literal text, so lines without that text are skipped without a
-search."""
+"""A pattern that matches nothing. The pattern contains a literal text, so lines without this text are skipped
+without a search."""
 
 
 class Better(str, Enum):
@@ -52,8 +52,8 @@ class NumberForm(str, Enum):
 
 
 class Repaint(str, Enum):
-    """Which states of a progress bar a metric is taken from. The states are in one line, each ended by a
-    carriage return."""
+    """The states of a progress bar from which a metric is taken. A progress bar prints its states into one
+    line, and ends each state by a carriage return."""
 
     ALL = "all"
     LAST = "last"
@@ -109,8 +109,8 @@ class OfRun(str, Enum):
 
 
 class About(Enum):
-    """What a key of a metric is about. Its field is marked with one of these, and `marked_keys` derives all
-    lists of keys from the marks."""
+    """The purpose of a key of a metric. The key's field is marked with a member of this class, and
+    `marked_keys` derives lists of keys from these marks."""
 
     LINE = "line"
     """How values are found and parsed in a line of the output."""
@@ -119,7 +119,7 @@ class About(Enum):
     SUMMARY = "summary"
     """How a run's values become one number."""
     JUDGEMENT = "judgement"
-    """How that number is judged."""
+    """How the metric's number is judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +129,16 @@ class WrittenMetric(DeclaredTable):
     name: Annotated[MetricName, Example("train_loss")]
     """Name of the metric."""
     units: Annotated[str, About.JUDGEMENT, Example("ms")] = ""
-    """The metric's units; `""` for none. Values are converted to them if the pattern has a group `unit`."""
+    """The metric's units; `""` for none. Values are converted to these units if the pattern has a group
+    `unit`."""
     pattern: Annotated[Pattern, About.LINE, Example(r"train loss (\d+\.\d+)")] = ""
-    """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else the
-    first unnamed group, else the only named one, else the match. The group `step` is the plots' axis, `unit` the
-    unit; others become labels. Use single quotes: `'loss (\\d+)'`. Required without `json` and `of_run`."""
+    """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else
+    the first unnamed group, else the only named group, else the whole match. The group `step` is the plots'
+    axis, and the group `unit` is the unit. Other named groups become labels. Use single quotes: `'loss
+    (\\d+)'`. Required unless `json` or `of_run` is set."""
     of_run: Annotated[OfRun | None, Example("wall_time")] = None
-    """In place of `pattern`: a resource of the run itself. Times are in seconds (`units = "s"`), the peak
-    memory of its largest process in `"bytes"`; `cpu_time` is user plus system time."""
+    """In place of `pattern`: a resource that the run itself used. Times are in seconds (`units = "s"`). The
+    peak memory is that of the run's largest process, in `"bytes"`. `cpu_time` is user plus system time."""
     json: Annotated[JsonPathText | None, About.LINE, Example("train.loss")] = None
     """In place of `pattern`, for lines that are JSON objects: the path of the value, such as `a.b`,
     `'"a.b".c'` for a key with a dot, or `losses[0]`."""
@@ -146,8 +148,8 @@ class WrittenMetric(DeclaredTable):
     """With `json`: the paths of labels in the same object. Each label is named after the last key of its
     path."""
     after: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== Latency")] = None
-    """A regular expression. The metric is only read after a line that matches it. Use it for logs with several
-    tables of the same shape."""
+    """A regular expression. The metric is only read after a line that matches this expression. Use it for
+    logs with several tables of the same shape."""
     until: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== ")] = None
     """A regular expression. After a matching line, the metric is not read until `after` matches again. Without
     `after`, the metric is read from the start of the log."""
@@ -158,21 +160,23 @@ class WrittenMetric(DeclaredTable):
     step. Several matches in one line are column heads. The first belongs to the first value of a later line,
     the second to the second, and so on."""
     number: Annotated[NumberForm, About.LINE, Example("thousands")] = NumberForm.PLAIN
-    """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
+    """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, and `auto` reads all of
+    these."""
     repaint: Annotated[Repaint, About.LINE, Example("last")] = Repaint.ALL
-    """States of a progress bar in one line from which the metric is taken: `all` of them, or only the
-    `last`."""
+    """States of a progress bar from which the metric is taken: `all` states in a line, or only the `last`
+    state."""
     over_ranks: Annotated[OverRanks, About.SUMMARY, Example("sum")] = OverRanks.EACH
     """How the summary, `bai status` and `bai metrics` show the metric if several nodes or processes print it.
-    Records always exist for each rank."""
+    Each rank always has its own records."""
     better: Annotated[Better | None, About.JUDGEMENT, Example("lower")] = None
-    """Which direction is an improvement."""
+    """The direction in which a change of the metric is an improvement."""
     headline: Annotated[Headline, About.SUMMARY, Example("max")] = Headline.LAST
     """How a run's values become the one number that lists and comparisons use."""
     tolerance: Annotated[Percentage | None, About.JUDGEMENT, Example("2%")] = None
-    """Largest share by which runs may differ without counting as changed. Unset: every difference counts."""
+    """Difference between runs, as a share, up to which the metric does not count as changed. Unset: every
+    difference counts."""
     required: bool = False
-    """Whether a run without a match has failed."""
+    """Whether a run without a value of this metric has failed."""
 
     @property
     def context_has_unit(self) -> bool:
@@ -186,8 +190,8 @@ class Metric(WrittenMetric):
 
     name: str
     warmup: Annotated[timedelta | None, About.SUMMARY] = None
-    """Time from the benchmark's start, in each repeat. Values from this time are recorded but left out of
-    statistics and headline."""
+    """Duration of the warm-up, from the benchmark's start in each repeat. Values of the warm-up are recorded,
+    but left out of statistics and headline."""
     warmup_values: Annotated[int, About.SUMMARY] = 0
     """Number of first values of each series that are recorded but left out of statistics and headline."""
     revision: str | None = None
@@ -198,12 +202,12 @@ class Metric(WrittenMetric):
 
     @property
     def preset(self) -> str | None:
-        """The name of the preset that it comes from; None if the descriptor defines it itself."""
+        """Name of the preset that defines the metric; None if the descriptor defines the metric itself."""
         return None if self.revision is None else self.revision.partition("/")[0]
 
     def unsearched(self) -> Metric:
         """Return this metric with a pattern that no line matches, for a node whose output is not searched for
-        it."""
+        the metric."""
         plain = Metric(name=self.name, pattern=_NEVER)
         keys = ("of_run", *marked_keys(Metric, About.LINE, About.LINES_ABOVE))
         values: dict[str, Any] = {key: getattr(plain, key) for key in keys}
@@ -228,35 +232,36 @@ class Results(DeclaredTable):
     """A glob, relative to the benchmark's working folder. Files that existed before the benchmark began are
     not read."""
     format: Annotated[ResultFormat, Example("hyperfine")]
-    """The program that wrote the files, or their structure: [extraction.md](extraction.md#results-in-files)
-    names the metrics and labels of each."""
+    """The program that wrote the files, or the files' structure.
+    [extraction.md](extraction.md#results-in-files) lists the metrics and labels of each format."""
     metrics: Annotated[tuple[MetricName, ...], Example(["mean"])] = ()
     """Names of the metrics to take. Unset: all metrics in the files."""
     required: bool = False
     """Whether a run without a value from these files has failed."""
     better: Annotated[Better | None, Example("lower")] = None
-    """Which direction is an improvement, for the metrics that `metrics` names."""
+    """For the metrics that `metrics` lists: the direction in which a change is an improvement."""
     over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
     """How a metric is shown if several nodes write such files, as in `[[output.metrics]]`."""
     headline: Annotated[Headline, Example("median")] = Headline.LAST
-    """How a run's values become one number, for the metrics that `metrics` names."""
+    """For the metrics that `metrics` lists: how a run's values become one number."""
     tolerance: Annotated[Percentage | None, Example("2%")] = None
-    """Share up to which differences between runs do not matter, for the metrics that `metrics` names."""
+    """For the metrics that `metrics` lists: difference between runs, as a share, up to which a metric does
+    not count as changed."""
     values: Annotated[tuple[FilledText, ...], Example(["seconds"])] = ()
     """With `csv`: the columns that hold values. With `json`: the paths to the values, such as
     `results[*].mean`."""
     name: Annotated[MetricName | None, Example("latency")] = None
-    """With `csv` and `json`: the metric's name. Unset: the column's, or the path's last key."""
+    """With `csv` and `json`: the metric's name. Unset: the column's name, or the path's last key."""
     name_from: Annotated[FilledText | None, Example("metric")] = None
-    """With `csv` and `json`: the column or path of the metric's name, if each value has its own."""
+    """With `csv` and `json`: the column or path of the metric's name, if each value has a name of its own."""
     units: Annotated[str, Example("ms")] = ""
-    """With `csv` and `json`: the units."""
+    """With `csv` and `json`: the units of the values."""
     units_from: Annotated[FilledText | None, Example("unit")] = None
-    """With `csv` and `json`: the column, or the path, of the units."""
+    """With `csv` and `json`: the column or path of the units, if each value has units of its own."""
     step: Annotated[FilledText | None, Example("epoch")] = None
-    """With `csv` and `json`: the column, or the path, of the step, which becomes the plots' axis."""
+    """With `csv` and `json`: the column or path of the step, which becomes the plots' axis."""
     labels: Annotated[dict[LabelName, FilledText], Example({"job": "jobname"})] = field(default_factory=dict)
-    """With `csv` and `json`: labels of the records, each with the column, or the path, of its value."""
+    """With `csv` and `json`: labels of the records, each with the column or path of the label's value."""
     delimiter: Annotated[str, Example(";")] = ","
     """With `csv`: the character between two cells."""
     header: bool = True
@@ -265,7 +270,7 @@ class Results(DeclaredTable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the metrics that are known before a file exists."""
+        """The names of those metrics that are known before a result file exists."""
         if self.metrics or self.name_from is not None:
             return self.metrics
         if self.name is not None:
@@ -311,7 +316,7 @@ class Results(DeclaredTable):
 
     @property
     def places(self) -> tuple[str | None, ...]:
-        """The columns or paths of everything that belongs to a value: name, units, step, labels."""
+        """The columns or paths of a value's name, units, step and labels."""
         return (self.name_from, self.units_from, self.step, *self.labels.values())
 
 
@@ -385,7 +390,8 @@ def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
 
 
 def marker_problem(text: str) -> str | None:
-    """Return why a section cannot begin or end at lines that match `text`; None if it can."""
+    """Return why a section cannot begin or end at lines that match `text`. Return None if a section can begin
+    or end there."""
     try:
         pattern = compile_pattern(text)
     except ValueError as error:
@@ -396,7 +402,8 @@ def marker_problem(text: str) -> str | None:
 def context_problem(
     context: Sequence[str], *, pattern: str, units: str, labels: Collection[str]
 ) -> str | None:
-    """Return why a metric with this `pattern` cannot have this `context`; None if it can. labels: names of the job's labels."""
+    """Return why a metric with this `pattern` cannot have this `context`. Return None if the metric can.
+    labels: names of the job's labels."""
     unit_groups = int("(?P<unit>" in pattern)
     for text in context:
         if problem := marker_problem(text):

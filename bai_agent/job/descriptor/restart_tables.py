@@ -25,22 +25,23 @@ class SizePolicy(str, Enum):
     """What may change the number of nodes of an elastic job, in addition to `bai scale`."""
 
     FIXED = "fixed"
-    """Nothing else may change it."""
+    """Only `bai scale` changes the number of nodes."""
     GOODPUT = "goodput"
-    """The benchmark's hints about its speed."""
+    """The benchmark's hints about its speed also change the number of nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(DeclaredTable):
-    """When a benchmark that failed is started again, in the same job: see [restarts.md](restarts.md)."""
+    """When a failed benchmark is restarted within the same job: see [restarts.md](restarts.md)."""
 
     max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
     """Largest number of restarts in the whole job. The next failure after that ends the job."""
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
-    """Time between a failure and the first restart. It doubles with each further restart, up to 5m."""
+    """Time between a failure and the first restart. The time doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
-    """Exit codes after which the benchmark is restarted; 128 plus a number means a signal. Unset: after every
-    failure, except failures that would recur, such as a missing command."""
+    """Exit codes after which the benchmark is restarted; 128 plus a number means a signal. Unset: the
+    benchmark is restarted after every failure, except failures that would recur, such as a missing
+    command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +53,16 @@ class Elastic(DeclaredTable):
     """Number of machines that the job starts with. Unset: the largest number of the range, or the smallest one
     with `policy = "goodput"`."""
     policy: Annotated[SizePolicy | None, Example("fixed")] = None
-    """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets one; `"fixed"`: only `bai scale` does. Unset:
-    `"goodput"` for `adaptdl`, else `"fixed"`."""
+    """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets a number. `"fixed"`:
+    only `bai scale` changes the number. Unset: `"goodput"` for `adaptdl`, else `"fixed"`."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
     """Time for which the job waits while it has fewer machines than the smallest number of the range. After
     that time the job ends."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
     """Shortest time between a start of the benchmark and a restart that lets a new machine join."""
     replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
-    """Largest number of machines that are launched on EC2 in place of lost ones, over the whole job. A command or the service must
-    follow the job."""
+    """Largest number of machines that are launched on EC2 in place of lost machines, over the whole job. A
+    `bai` command or the service must follow the job, because it launches these machines."""
 
 
 def _interval(every: timedelta | None) -> Mistake | None:
@@ -76,8 +77,8 @@ class WrittenCheckpoint(DeclaredTable):
     them before a restart."""
 
     path: Annotated[OwnFolder, Example("checkpoints")]
-    """The folder, as an absolute path or relative to the working folder. `BAI_CHECKPOINT_DIR` is its path in the environment
-    of the benchmark."""
+    """The folder, as an absolute path or relative to the working folder. The benchmark's variable
+    `BAI_CHECKPOINT_DIR` contains the path of the folder."""
     every: Annotated[DurationOrOff, Check(_interval), Example("10m")] = timedelta(minutes=10)
     """Time between two copies of the folder to the job store. `"off"`: the folder is copied only when the benchmark
     ends."""
@@ -102,12 +103,12 @@ class CheckpointOrigin:
     name: str
     """The checkpoint's name: "checkpoint-0-3"."""
     sha256: str
-    """SHA-256 of its marker, which lists the checksums of its files."""
+    """SHA-256 of the checkpoint's marker, which lists the checksums of the checkpoint's files."""
     attempt: int = 0
 
     @property
     def title(self) -> str:
-        """Name in `BAI_RESUMED` and for people: "train-1/checkpoint-0-3"."""
+        """The checkpoint's name in `BAI_RESUMED` and for people: "train-1/checkpoint-0-3"."""
         return f"{self.job}/{self.name}"
 
 
@@ -116,7 +117,7 @@ class Checkpoint(WrittenCheckpoint):
     """The `[checkpoint]` table: the folder of the benchmark's checkpoints."""
 
     origin: CheckpointOrigin | None = None
-    """Checkpoint of another job with which this one begins. Unset: the job begins without a checkpoint."""
+    """Checkpoint of another job with which this job begins. Unset: the job begins without a checkpoint."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()

@@ -39,8 +39,8 @@ class SinkTable(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Kafka(SinkTable):
-    """The Kafka brokers to which metrics are sent. Without this table no metrics are sent, unless the
-    configuration names brokers."""
+    """The Kafka brokers to which metrics are sent. Without this table, no metrics are sent to Kafka, unless
+    the configuration names brokers."""
 
     brokers: Annotated[Brokers, Example(["broker-1:9092", "broker-2:9092"])]
     """Bootstrap brokers, `host:port`."""
@@ -53,7 +53,8 @@ class Kafka(SinkTable):
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "AWS_MSK_IAM"] | None, Example("SCRAM-SHA-512")
     ] = None
-    """Kafka's SASL mechanism; needed with `SASL_PLAINTEXT` and `SASL_SSL`. All but `AWS_MSK_IAM` need user and password."""
+    """Kafka's SASL mechanism; needed with `SASL_PLAINTEXT` and `SASL_SSL`. All mechanisms except
+    `AWS_MSK_IAM` need user and password."""
     sasl_username: Annotated[str | None, Example("metrics")] = None
     """The user."""
     sasl_password: Annotated[SecretReference | None, Example("env:KAFKA_PASSWORD")] = None
@@ -63,7 +64,7 @@ class Kafka(SinkTable):
     ssl_certfile: Annotated[str | None, Example("/etc/kafka/client.pem")] = None
     """Certificate with which bai identifies itself."""
     ssl_keyfile: Annotated[str | None, Example("/etc/kafka/client.key")] = None
-    """Private key of that certificate."""
+    """Private key of the certificate in `ssl_certfile`."""
     host_metrics: bool = False
     """Whether host metrics are sent as well."""
 
@@ -82,8 +83,8 @@ class Kafka(SinkTable):
 
 @dataclass(frozen=True, kw_only=True)
 class LogLines(SinkTable):
-    """A file on the benchmark's machine for its output as JSON lines. Without this table no such file is
-    written, unless the configuration names one."""
+    """A file on the benchmark's machine for its output as JSON lines. Without this table, no such file is
+    written, unless the configuration names a file."""
 
     path: Annotated[AbsolutePath, Example("/var/log/bai/benchmark.jsonl")]
     """Path of the file. Lines are appended, for a log shipper on the machine. See
@@ -92,8 +93,8 @@ class LogLines(SinkTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Prometheus(SinkTable):
-    """The last value of each metric and the number of its values, for Prometheus; at least one of the two
-    addresses is required. See [docs/sinks.md](sinks.md#prometheus)."""
+    """Makes the last value of each metric, and the number of the metric's values, available to Prometheus. At
+    least one of `pushgateway` and `listen` is required. See [docs/sinks.md](sinks.md#prometheus)."""
 
     pushgateway: Annotated[WebAddress | None, Example("http://pushgateway:9091")] = None
     """A Pushgateway to which metrics are pushed every few seconds. The Pushgateway keeps a run's group until
@@ -103,13 +104,13 @@ class Prometheus(SinkTable):
     password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
     """A reference to the password, as in `[env.secrets]`; never the password."""
     delete_on_end: bool = False
-    """Whether the run's group is deleted from the Pushgateway at the end. Prometheus may then miss the last
-    values."""
+    """Whether the run's group is deleted from the Pushgateway when the run ends. If so, Prometheus may miss
+    the last values."""
     listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
     """Address on the job's machine at which Prometheus can scrape `/metrics` during the run. Everyone who can
     reach the address can read the metrics."""
     host_metrics: bool = False
-    """Whether host metrics are also written."""
+    """Whether host metrics are available to Prometheus as well."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.pushgateway is None and self.listen is None:
@@ -132,8 +133,9 @@ class CloudWatch(SinkTable):
     namespace: Annotated[Namespace, Example("Team/Benchmarks")] = "bai"
     """CloudWatch's namespace of the metrics."""
     dimensions: Annotated[Dimensions | None, Example(["task_name", "rank"])] = None
-    """Labels that become dimensions, at most 30; CloudWatch charges for each combination of values. The
-    log has all labels. Unset: the labels of job and record, and the rank, without the job's id."""
+    """Labels that become dimensions, at most 30. CloudWatch charges for each combination of the labels'
+    values. The log contains all labels. Unset: the labels of job and record, and the rank, without the job's
+    id."""
     high_resolution: bool = False
     """Whether CloudWatch stores a value for each second instead of each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None

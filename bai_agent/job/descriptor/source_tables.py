@@ -18,9 +18,9 @@ class Unpack(str, Enum):
     NO = "no"
     """The archive stays packed, at `path`."""
     INTO = "into"
-    """Its members are written into the folder `path`; the archive itself is not kept."""
+    """The archive's members are written into the folder `path`. The archive itself is not saved."""
     IN_PLACE = "in_place"
-    """Its members are written beside `path`; the archive itself is not kept."""
+    """The archive's members are written beside `path`. The archive itself is not saved."""
 
 
 class SourceKind(str, Enum):
@@ -46,7 +46,7 @@ class WrittenSource(DeclaredTable):
     src: Annotated[str, Example("s3://bucket/train.npz")]
     path: Annotated[str, Example("/data/train.npz")]
     id: Annotated[str | None, Example("train")] = None
-    """A name for other programs. bai only copies it to the job descriptor."""
+    """A name of the source for other programs. bai only copies this name to the job descriptor."""
     md5: Annotated[Md5 | None, Example("8a61469f7ea1b51cbae51d4f78837e45")] = None
     """The file's MD5, checked while it is written."""
     sha256: Annotated[Sha256 | None, Example("0" * 64)] = None
@@ -54,8 +54,8 @@ class WrittenSource(DeclaredTable):
     unpack: Annotated[
         Unpack, WrittenAs(_unpack, {"enum": [False, True, "into", "in_place"]}), Example("into")
     ] = Unpack.NO
-    """How an archive is unpacked: `true` or `"into"` puts its members into the folder `path`, `"in_place"` puts
-    them beside `path`."""
+    """How an archive is unpacked: `true` or `"into"` puts the archive's members into the folder `path`, and
+    `"in_place"` puts the members beside `path`."""
     mode: Annotated[Mode | None, Example("0755")] = None
     """The file's permissions, as a string with an octal number."""
     region: Annotated[str | None, Example("eu-west-1")] = None
@@ -71,26 +71,27 @@ class Source(WrittenSource):
     src: str
     """An address of one of the schemes in `job/schema/source_schemes.py`."""
     path: str
-    """Where it is put on the machine: absolute, or relative to the folder in which the benchmark starts (data)
-    or to the scripts' folder (scripts)."""
+    """Where the source is put on the machine: absolute, or relative to the folder in which the benchmark
+    starts (data) or to the scripts' folder (scripts)."""
     kind: SourceKind = SourceKind.DATA
     directory: bool = False
     """Whether the source is a prefix or folder although `src` does not end in a slash."""
     size: int | None = None
     """Size (bytes). None if unknown."""
     etag: str | None = None
-    """The S3 object's ETag, without quotes, if its content must not have changed since the job was planned."""
+    """The S3 object's ETag, without quotes, if the object must not have changed since the job was planned."""
     endpoint: str | None = None
     """Address of an S3 server other than AWS's; unset: the address in the environment, if any."""
     arm: str | None = None
     """The arm of `[repeat]` that needs the source. If any source has an arm, each arm has folders of its own.
     Unset: the source is for all arms."""
     server: bool = False
-    """Whether the source is for the server of `[server]` instead of its client. Scripts are for both."""
+    """Whether the source is for the server of `[server]` instead of its client. Scripts are for both server
+    and client."""
 
 
 _HELPER_FOLDERS = ("/sbin", "/usr/sbin")
-"""Folders of mount's helpers, in addition to PATH: mount(8)."""
+"""Folders in which helper programs of `mount` are searched, in addition to PATH: mount(8)."""
 
 
 class MountType(str, Enum):
@@ -103,18 +104,18 @@ class MountType(str, Enum):
 
     @property
     def program(self) -> str:
-        """The helper program with which `mount` mounts it."""
+        """The helper program with which `mount` mounts the file system."""
         return f"mount.{self.value}"
 
     @property
     def package(self) -> str:
-        """The package of that program, for messages."""
+        """Name, for messages, of the package that contains the helper program."""
         if self is MountType.EFS:
             return "amazon-efs-utils"
         return "nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)"
 
     def is_installed(self) -> bool:
-        """Return whether this machine has that program."""
+        """Return whether the helper program is installed on this machine."""
         # Imported here because few jobs have mounts.
         import os
         import shutil
@@ -124,16 +125,16 @@ class MountType(str, Enum):
 
 
 _HOST = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"
-"""A host name or an IPv4 address. A part of a name that is empty or longer cannot be looked up, and fails with a
-different error type."""
+"""A host name or an IPv4 address. A part of a host name that is empty or longer than 63 characters cannot be
+looked up, and fails with a different error type."""
 _NFS_SRC = re.compile(rf"(?P<server>{_HOST}|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
 _EFS_SRC = re.compile(r"fs-[0-9a-f]{8,40}:/[^\s\x00-\x1f\x7f]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount(DeclaredTable):
-    """A network file system. It is mounted on each machine before the pull, and unmounted at the job's end: see
-    [data.md](data.md#network-file-systems)."""
+    """A network file system that is mounted on each machine before the pull, and unmounted at the job's end:
+    see [data.md](data.md#network-file-systems)."""
 
     type: Annotated[MountType, Example("efs")]
     """`efs`: Amazon EFS, encrypted with TLS, by the package amazon-efs-utils. `nfs`: NFS version 4."""
@@ -142,8 +143,8 @@ class Mount(DeclaredTable):
     target: Annotated[MountTarget, Example("/efs")]
     """The absolute path of the folder where it is mounted. The folder must be empty or must not exist."""
     iam: Annotated[bool, Example(True)] = False
-    """With `efs`: whether the machine authenticates with its IAM role, which the file system's policy may
-    require."""
+    """With `efs`: whether the machine authenticates with its IAM role. The file system's policy may require
+    this."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.type is MountType.EFS and not _EFS_SRC.fullmatch(self.src):
@@ -170,8 +171,8 @@ class Mount(DeclaredTable):
 
 
 def overlapping_target(targets: Sequence[str]) -> tuple[int, str] | None:
-    """Return the index of the first target that overlaps an earlier one (the same folder, a parent or a subfolder), with the
-    earlier target. None if there is none."""
+    """Return the index of the first target that overlaps an earlier one (the same folder, a parent or a
+    subfolder), with the earlier target. Return None if no targets overlap."""
     for index, target in enumerate(targets):
         for earlier in targets[:index]:
             if f"{target}/".startswith(f"{earlier}/") or earlier.startswith(f"{target}/"):

@@ -15,8 +15,8 @@ MPI_STRATEGIES = ("horovod", "mpi")
 SHARED_FILES_STRATEGIES = (*MPI_STRATEGIES, "inference")
 """Strategies that cannot give each arm its own files on several nodes."""
 CONTAINER_STRATEGIES = ("single_node", "each_node", "torchrun")
-"""Strategies that support a container. The others start programs of bai, or a server for other nodes, together with the
-benchmark."""
+"""Strategies that support a container. Other strategies start programs of bai, or a server for other nodes,
+together with the benchmark."""
 
 TOGETHER_STRATEGIES = ("each_node", "torchrun")
 """Strategies in which each of several nodes starts its own part of every run."""
@@ -38,23 +38,25 @@ class StrategyTable:
 
     name: str = "single_node"
     nodes: Annotated[int, in_range(1)] = 1
-    """Number of nodes; the largest number, if there is a range."""
+    """Number of nodes. In an elastic job, the largest number of nodes."""
     min_nodes: int | None = None
-    """Least number of nodes that an elastic job runs with. None if the job is fixed."""
+    """Smallest number of nodes with which an elastic job runs. None if the job is fixed."""
     processes_per_node: str = "1"
     """A number, or "gpus" for one process per GPU."""
     launch: MpiLaunch = MpiLaunch.MPIRUN
-    """With `user`, only the command is started, which starts mpirun itself. For the strategies `horovod` and
-    `mpi`."""
+    """Which program starts mpirun, with the strategies `horovod` and `mpi`. With `user`, the benchmark's
+    command starts mpirun itself."""
     max_restarts: Annotated[int, in_range(0)] = 0
-    """The same number as in `[restart]`, for the strategy `torchrun`."""
+    """Maximum number of restarts, for the strategy `torchrun`. Means the same as `max_restarts` of
+    `[restart]`."""
     cpus_per_process: Annotated[int | None, in_range(1)] = None
     """CPUs for each process; unset: the launcher decides."""
     gpus: int | None = None
     """Number of GPUs that each node must have according to its instance type, if `processes_per_node` is
     "gpus". A node with another number fails. Unset: any number."""
     mpirun_options: tuple[str, ...] = ()
-    """Options for mpirun, passed unchanged after bai's own. Only with `launch = "mpirun"`."""
+    """Options for mpirun, which are passed unchanged after bai's own options. Only with `launch =
+    "mpirun"`."""
     efa: bool = False
     """Whether the machines have Elastic Fabric Adapters. If true, a library that sends data between machines
     over sockets causes a warning."""
@@ -72,19 +74,19 @@ class StrategyTable:
 
     @property
     def saved_code(self) -> int | None:
-        """Exit code of a benchmark that has saved its state and asks to be restarted. None if there is
-        none."""
+        """Exit code of a benchmark that has saved its state and asks to be restarted. None if no exit code
+        has this meaning."""
         return 143 if self.is_supervised else None
 
     @property
     def absorbs_losses(self) -> bool:
-        """Whether the benchmark continues by itself if nodes join or leave. In an elastic job, only the loss of the
-        first node then ends a generation."""
+        """Whether the benchmark continues by itself if nodes join or leave. If so, only the loss of the first
+        node ends a generation of an elastic job."""
         return self.name == "ray"
 
     @property
     def serving_program(self) -> str:
-        """Name, for messages, of the program with which the other nodes serve the first one."""
+        """Name, for messages, of the program with which the other nodes serve the first node."""
         return "Ray" if self.name == "ray" else "sshd, through which node 0 starts processes on this node,"
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class ReadinessProbe(DeclaredTable):
     path: Annotated[RequestPath, Example("/ping")]
     """The path of the request."""
     port: Annotated[Port | None, Example(8080)] = None
-    """The port. Unset: the server's first."""
+    """The port of the request. Unset: the server's first port."""
     scheme: Annotated[Literal["http", "https", "HTTP", "HTTPS"], Example("https")] = "http"
     """The scheme. Certificates are not verified."""
     initial_delay_seconds: Annotated[int, in_range(0, 86_400), Example(10)] = 10
@@ -112,7 +114,7 @@ class ReadinessProbe(DeclaredTable):
     period_seconds: Annotated[int, in_range(1, 86_400), Example(10)] = 10
     """Seconds between probes."""
     timeout_seconds: Annotated[int, in_range(1, 86_400), Example(1)] = 1
-    """Longest time of a probe (seconds)."""
+    """Time limit for one probe (seconds)."""
     success_threshold: Annotated[int, in_range(1, 1000), Example(1)] = 1
     """Number of successful probes in a row after which the server is ready."""
     failure_threshold: Annotated[int, in_range(1, 1000), Example(3)] = 3
@@ -124,7 +126,7 @@ class Server:
     """The server under test, which node 1 runs: the `[server]` table. Either `argv` or `script` is set."""
 
     ports: tuple[Port, ...]
-    """Ports on which it listens."""
+    """Ports on which the server listens."""
     argv: tuple[str, ...] = ()
     """The command that starts the server, with its arguments."""
     script: str | None = None

@@ -1,8 +1,9 @@
 """Declares the tables of descriptors: frozen dataclasses whose fields have the constraints of their values in
 `Annotated`.
 
-The agent reads a job descriptor's tables with `tables.py`, which applies the same checks as pydantic in `bai`. pydantic gets
-the checks from hook methods of the classes and markers, so nothing of pydantic is imported here.
+The agent reads a job descriptor's tables with `tables.py`. In `bai`, pydantic applies the same checks.
+pydantic gets the checks from hook methods of the classes and markers, so this module does not import
+pydantic.
 https://docs.pydantic.dev/latest/concepts/types/#customizing-validation-with-__get_pydantic_core_schema__
 """
 
@@ -40,10 +41,10 @@ class Check:
 
     mistake: Callable[[Any], Mistake | None]
     schema: Mapping[str, object] = field(default_factory=dict)
-    """The same constraint in JSON Schema, as far as it can be expressed."""
+    """The same constraint in JSON Schema, as far as JSON Schema can express it."""
 
     def apply(self, value: Any) -> Any:
-        """Return `value`. Raises MistakeError."""
+        """Return `value` if the value is valid. Raises MistakeError."""
         if (found := self.mistake(value)) is not None:
             raise wrong(*found)
         return value
@@ -58,8 +59,8 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class WrittenCheck(Check):
-    """A check that only applies to values that users write. The agent checks these values elsewhere, or trusts
-    the program that wrote its job."""
+    """A check that only applies to values that users write. The agent checks the values elsewhere, or trusts
+    the program that wrote the job descriptor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +68,10 @@ class WrittenAs:
     """A marker of a field whose form differs between benchmark descriptors and job descriptors."""
 
     read: Callable[[Any], Any]
-    """Converts the written value to the job descriptor's value. Raises MistakeError."""
+    """Function that converts the value that users write to the job descriptor's value. Raises
+    MistakeError."""
     schema: Mapping[str, object]
-    """The written form in JSON Schema."""
+    """JSON Schema of the value that users write."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         return {"type": "function-plain", "function": {"type": "no-info", "function": self.read}}
@@ -80,7 +82,8 @@ class WrittenAs:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A marker of a field: an example for the reference and for advice, as in a benchmark descriptor."""
+    """A marker of a field: an example of the field's value, as a benchmark descriptor contains it. The
+    reference and advice to users show the example."""
 
     value: Any
 
@@ -89,12 +92,12 @@ class Example:
 
 
 class DeclaredTable:
-    """Base class of the dataclasses of descriptor tables. Both programs reject unknown keys and values of other
-    types."""
+    """Base class of the dataclasses of descriptor tables. `bai` and the agent reject unknown keys, and values
+    of other types."""
 
     written: ClassVar[frozenset[str]] = frozenset()
-    """The keys that the benchmark descriptor or the configuration sets; empty if the table was not read from
-    a file."""
+    """The keys that the benchmark descriptor or the configuration file contains; empty if the table was not
+    read from a file."""
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid"}
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
@@ -106,7 +109,7 @@ class DeclaredTable:
             raise MistakeError(found)
 
     def mark_written(self, keys: Mapping[str, object]) -> None:
-        """Record which keys were read."""
+        """Record which keys the file contained."""
         object.__setattr__(self, "written", frozenset(keys))
 
     @classmethod
@@ -126,7 +129,7 @@ def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
     """Make the schema accept only strings, numbers and booleans of the field's exact type. Enumeration members
     and tuples are accepted in their TOML form.
 
-    pydantic's `strict` for the whole dataclass would reject tables and lists.
+    pydantic's option `strict` is not used, because for a whole dataclass it would reject tables and lists.
     """
     if isinstance(schema, list):
         for each in schema:
@@ -141,7 +144,7 @@ def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
 
 
 def as_kind(kind: type[T], table: DeclaredTable, **changes: Any) -> T:
-    """Return a table of the type `kind` with the values of another table for its fields, and with
-    `changes`."""
+    """Return a table of the type `kind`. Its fields have the values of the same fields of another table,
+    except the fields in `changes`."""
     names = {each.name for each in fields(kind)} & vars(table).keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(table, name) for name in names} | changes)

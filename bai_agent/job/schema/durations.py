@@ -10,7 +10,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that `text` names, to the millisecond.
+    """Return the duration that is written in `text`, to the millisecond.
 
     Raises ValueError with a sentence for the user. Units: d, h, m, s, ms; several parts are added ("1h30m").
     """

@@ -1,4 +1,4 @@
-"""Types of fields in the tables of both descriptors, each with constraints of the values."""
+"""Types of fields in the tables of both descriptors. Each type has constraints of its values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _DURATION_EXAMPLES = 'write for example "90s", "15m" or "2h"'
 
 
 def shown(text: str) -> str:
-    """Return `text` in quotes, shortened for a sentence."""
+    """Return `text` in quotes, shortened for use in a sentence."""
     return f'"{text}"' if len(text) <= 60 else f'"{text[:57]}…"'
 
 
 def in_range(least: int, most: int | None = None) -> Check:
-    """Return the check of an integer."""
+    """Return the check that an integer is within a range."""
     bounds = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
 
     def mistake(number: int | None) -> Mistake | None:
@@ -138,7 +138,7 @@ SecretReference = Annotated[str, Check(_secret_reference, {"pattern": f"^({'|'.j
 
 
 def is_broker(text: str) -> bool:
-    """Return whether `text` is host:port with a possible port."""
+    """Return whether `text` has the form host:port with a valid port."""
     found = re.fullmatch(r"(?:[^\s:/,]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})", text)
     return found is not None and 0 < int(found[1]) < 65536
 
@@ -279,12 +279,13 @@ def _folder_of_its_own(text: str) -> Mistake | None:
 
 
 OwnFolder = Annotated[str, Check(_folder_of_its_own)]
-"""A folder that is absolute or in the working folder, but neither the working folder itself nor the root."""
+"""Path of a folder. It is absolute or leads into the working folder, but is neither the working folder itself
+nor the root."""
 
 
 def is_glob_below(text: str) -> bool:
-    """Return whether `text` is a relative glob that every Python version accepts and that does not match the
-    folder itself."""
+    """Return whether `text` is a relative glob that every supported Python version accepts, and that does not
+    match the folder itself."""
     if text.startswith("/") or "\0" in text:
         return False
     parts = PurePosixPath(text).parts
@@ -325,7 +326,7 @@ ImageName = Annotated[str, Check(_image)]
 _SYSTEM_FOLDERS = re.compile(
     r"/(bin|boot|dev|etc|lib(32|64|x32)?|proc|run|sbin|sys|usr)(/.*)?|/(home|opt|root|tmp|var)|/var/(lib|log|tmp)"
 )
-"""The system's own folders, most of which include all folders below."""
+"""Folders of the operating system. For most of them, the folders below are included."""
 
 
 def _mount_target(text: str) -> Mistake | None:
@@ -492,12 +493,12 @@ def _pattern_fix(message: str) -> str:
 
 
 Pattern = Annotated[str, WrittenCheck(_pattern, {"format": "regex"})]
-"""A regular expression. The agent does not use this check, because `check_patterns` of `metric_tables.py`
-compiles patterns and checks their groups."""
+"""A regular expression. The agent does not apply this type's check, because `check_patterns` of
+`metric_tables.py` compiles patterns and checks their groups."""
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises ValueError, which describes the mistake in `text`.
+    """Compile the regular expression `text`. Raises ValueError, which describes the mistake in `text`.
 
     Python's warnings about the expression are suppressed, because they are meant for programmers.
     """

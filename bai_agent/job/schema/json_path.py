@@ -17,7 +17,7 @@ from typing import Any
 from bai_agent.light_dataclass import dataclass
 
 JsonPath = tuple[str | int, ...]
-"""Keys of objects, and positions in arrays."""
+"""The steps of a path: keys of objects, and positions in arrays."""
 Picks = tuple[str | int, ...]
 """The index or key that each `*` of a path matched."""
 
@@ -43,8 +43,8 @@ def read_json_path(text: str) -> JsonPath:
 
 
 def _read_steps(text: str, *, stars: bool = False) -> list[str | int | Star]:
-    """Return the steps of a path. With `stars`, the path may contain `*` and `[*]`, and may begin with brackets. Raises
-    ValueError."""
+    """Return the steps of a path. If `stars` is True, the path may contain `*` and `[*]`, and may begin with
+    brackets. Raises ValueError."""
     steps: list[str | int | Star] = []
     place = 0
     while True:
@@ -111,11 +111,12 @@ class StarPath:
         return sum(isinstance(each, Star) for each in self.steps)
 
     def find(self, document: Any) -> Iterator[tuple[Picks, Any]]:
-        """Yield the values at the path, each with the indexes or keys that its `*` matched."""
+        """Yield the values at the path, each with the indexes or keys that the `*` of the path matched."""
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
-        """Return the value at this path with `picks` in place of each `*`; None if there is no such value."""
+        """Return the value at the path in which `picks` replace the `*`. Return None if there is no such
+        value."""
         left = iter(picks)
         for step in self.steps:
             document = _item(document, next(left) if isinstance(step, Star) else step)
@@ -145,8 +146,8 @@ def differing_keys(paths: Sequence[StarPath]) -> list[str]:
 
 
 def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    """Yield the mistakes in the paths of values, and in `places`, which are the paths of names, units, steps
-    and labels."""
+    """Yield the mistakes in the paths of values and in `places`. places: the paths of names, units, steps and
+    labels."""
     stars = None
     for each in (*values, *places):
         try:
@@ -161,7 +162,7 @@ def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]
 
 
 def _common(paths: Sequence[Sequence[str | int | Star]]) -> int:
-    """Return how many steps all of `paths` have in common at their beginning."""
+    """Return the number of steps at the beginning that all of `paths` have in common."""
     count = 0
     for steps in zip(*paths, strict=False):
         if any(step != steps[0] for step in steps):

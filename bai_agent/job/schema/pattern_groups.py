@@ -1,4 +1,4 @@
-"""Finds the purpose of each group of a metric's pattern, which is the value, the step, the unit, or a label
+"""Finds the purpose of each group of a metric's pattern. A group is the value, the step, the unit, or a label
 of the record."""
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ RESERVED = frozenset(
         *("action_id", "client_id", "parent_action_id"),
     }
 )
-"""Names of labels that records get automatically. Names from the service are written with `_`, because a
-group's name cannot contain other separators."""
+"""Names of labels that records get automatically. Names from the benchmark service are written with `_`,
+because the name of a group cannot contain other separators."""
 _SIMILAR = 0.8
 _SHORT_FORMS = {"val": VALUE, "v": VALUE, "values": VALUE, "stp": STEP, "steps": STEP, "units": UNIT}
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The numbers of the groups. 0 means the whole match for `value`, and no group for `step` and `unit`."""
+    """The numbers of a pattern's groups. For `value`, 0 means the whole match. For `step` and `unit`, 0 means
+    that there is no such group."""
 
     value: int
     step: int
@@ -35,8 +36,8 @@ class Groups:
 def read_groups(pattern: re.Pattern[str]) -> Groups:
     """Return the purpose of each group of `pattern`.
 
-    The value is the first of these that exists: the group `value`, the first unnamed group, the only named
-    group besides `step` and `unit`, the whole match. The remaining named groups are labels.
+    The value is the first of the following that exists: the group `value`, the first unnamed group, the only
+    named group other than `step` and `unit`, the whole match. The remaining named groups are labels.
     """
     names = pattern.groupindex
     others = {name: number for name, number in names.items() if name not in (VALUE, STEP, UNIT)}

@@ -1,7 +1,8 @@
-"""The schemes of sources, for both programs, and how an address is read and shown.
+"""The schemes of sources, and functions that read addresses and format them for users. `bai` and the agent
+use this module.
 
-For each scheme, a class in the agent's folder `pull` fetches the source. An agent imports the class only if its
-job has such a source.
+For each scheme, a class in the agent's folder `pull` fetches the source. An agent imports the class only if
+its job has a source with this scheme.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _SIGNATURE = re.compile(
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
 _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
-"""Text that `source_name` writes in place of a query. `source_name` recognises this text, so that a second
-call changes nothing."""
+"""Pattern of the text that `source_name` writes in place of a query. `source_name` recognises this text, so
+that a second call changes nothing."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
 """Query parameters whose presence means that the address itself grants access to the content."""
 
@@ -59,15 +60,15 @@ class Scheme:
     """Properties of the addresses of a scheme."""
 
     origin: str
-    """The `Origin` that fetches such a source, as its module in `bai_agent/pull/` and its class
+    """The `Origin` that fetches a source with this scheme: its module in `bai_agent/pull/` and its class
     ("s3_source:S3Origin")."""
     forms: str
-    """Examples of such addresses, for the reference."""
+    """Examples of addresses with this scheme, for the reference."""
     mistake: Callable[[str], Mistake | None] = _no_host
     """Function that returns the mistake in an address; None if the address has no mistake."""
     is_url: bool = True
-    """Whether an address may contain a password and a query, which are not shown. If false, `@`, `?` and `#`
-    are plain characters of a name."""
+    """Whether an address may contain a password and a query, which are hidden from users. If False, `@`, `?`
+    and `#` are plain characters of a name."""
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -99,7 +100,7 @@ def schemes_text() -> str:
 def file_path(src: str) -> Path | None:
     """Return the path on this machine that a file:// address names; None for other addresses.
 
-    `?` and `#` are plain characters of the path; only `%` is special.
+    In the address, `?` and `#` are plain characters of the path. Only `%` is special.
     """
     found = _FILE.match(src)
     # The path is decoded to bytes first, because a file name may not be UTF-8.
@@ -107,11 +108,12 @@ def file_path(src: str) -> Path | None:
 
 
 def source_name(src: str) -> str:
-    """Return the name of `src` for messages and records. A file of this machine is named by its path. An address is shown
-    without password, and with a digest instead of its query.
+    """Return the name of `src` for messages and records. The name of a file on this machine is the file's
+    path. The name of an address has no password, and a digest in place of the query.
 
-    A query may contain a secret key, but the query may also be the only difference between two files. The
-    signature of a signed address is ignored, so that an address that is signed again names the same file.
+    The query is not removed without a replacement. It may contain a secret key, but it may also be the only
+    difference between the addresses of two files. The signature of a signed address is ignored, so that an
+    address that is signed again names the same file.
     """
     if found := _FILE.match(src):
         return unquote(src[found.end() :])

@@ -1,8 +1,8 @@
 """Reads TOML tables into frozen dataclasses, strictly, with errors that name file, table and key.
 
 Supported field types: str, int, float, bool, timedelta (a duration text), enums, Literal, nested dataclasses,
-tuples of any of these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration of None is
-written as "off" if the duration's default is not None.
+tuples of any of these, dict[str, str], `X | None`, and Annotated with a `Check`. If a duration is None but
+its default is not None, "off" is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 
 def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
-    """Return `table` as a `kind` (a dataclass). `where` starts every error's text: "job.toml: [limits]".
+    """Return `table` as an instance of the dataclass `kind`. where: the beginning of every error message,
+    such as "job.toml: [limits]".
 
     Raises DescriptorError for an unknown key, a missing key, or a value of another type.
     """
@@ -60,7 +61,7 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
 
 @cache
 def _type_hints(kind: Any) -> dict[str, Any]:
-    # Cached, because a job may have a thousand metrics, each of which is a table.
+    # The result is cached, because a job may have a thousand metrics, each of which is a table.
     return typing.get_type_hints(kind, include_extras=True)
 
 
@@ -74,7 +75,7 @@ def marked_keys(kind: Any, *marks: object) -> tuple[str, ...]:
 
 
 def write_table(value: Any) -> dict[str, Any]:
-    """Return a dataclass as plain TOML values; values that are None or equal their default are left out."""
+    """Return a dataclass as plain TOML values. Values that are None or equal their default are left out."""
     table: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)

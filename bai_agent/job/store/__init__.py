@@ -35,8 +35,8 @@ class StoredObject:
     modified: int | None = field(default=None, compare=False)
     """Time at which the object was written (ms UTC, by the store's own clock)."""
     etag: str = field(default="", compare=False)
-    """Identifier of the object's content, if the store has one. The identifier detects changes within one
-    second, the resolution of a bucket's clock."""
+    """Identifier of the object's content; empty if the store gives no identifier. The identifier shows
+    changes within the same second, because a bucket's times are whole seconds."""
 
 
 class JobStore(Protocol):
@@ -55,7 +55,8 @@ class JobStore(Protocol):
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
-        """Write an object. With `if_absent`, return False and do not change an existing object."""
+        """Write an object. If `if_absent` is True and the object exists, do not change the object and return
+        False."""
         ...
 
     def put_file(self, key: str, path: Path) -> None:
@@ -72,11 +73,12 @@ class JobStore(Protocol):
         ...
 
     def around(self, folder: str) -> tuple[list[StoredObject], list[str]]:
-        """Return the objects directly in a folder ("" or without a slash at its end), and the names of the folders there."""
+        """Return the objects directly in a folder, and the names of the folders in it. The folder is "" or
+        has no slash at its end."""
         ...
 
     def folders(self, prefix: str) -> list[str]:
-        """Return the names directly below `prefix` ("" or ending in a slash) that have objects below them."""
+        """Return the names of the folders directly below `prefix`, which is "" or ends in a slash."""
         ...
 
     def delete(self, prefix: str) -> None:
@@ -100,15 +102,15 @@ def open_store(
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
-    The other arguments are for S3. region: the bucket's region, looked up if not given. endpoint: address of
-    a server other than AWS's. credentials: function that returns credentials (see
+    The other arguments are only used for S3. region: the bucket's region; if None, the region is looked up.
+    endpoint: address of a server other than AWS's. credentials: function that returns credentials (see
     `bai_agent.aws.credentials.from_botocore`); by default, credentials come from the environment, the AWS
-    configuration or the instance's role. quick: short time limits and no retries, for optional requests.
-    patience: retries and time limits other than the default and those of `quick`.
+    configuration or the instance's role. quick: whether to use short time limits and no retries, for optional
+    requests. patience: retries and time limits that replace the default and those of `quick`.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-        # Imported here because both modules import this module.
+        # Imported here, because both modules import this module.
         from bai_agent.job.store.directory import DirectoryStore
 
         return DirectoryStore(Path(os.fsdecode(unquote_to_bytes(parts.path))))

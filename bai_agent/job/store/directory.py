@@ -21,8 +21,8 @@ _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
 
 @dataclass(frozen=True)
 class DirectoryStore:
-    """A store in which each object is a file, with its key as the path. Temporary files of unfinished or
-    interrupted writes are not objects."""
+    """A store in which each object is a file. The object's key is the path of the file. Temporary files of
+    unfinished or interrupted writes are not objects."""
 
     folder: Path
 
@@ -110,7 +110,7 @@ class DirectoryStore:
         return self.folder.joinpath(*check_key(key))
 
     def _described(self, path: Path) -> StoredObject | None:
-        """Return the object; None if the object was removed after it was listed."""
+        """Return the description of an object; None if the object was removed after it was listed."""
         try:
             stat = path.stat()
         except (FileNotFoundError, NotADirectoryError):

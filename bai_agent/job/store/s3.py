@@ -29,21 +29,22 @@ PATIENCE = RetryPolicy(
     request=timedelta(seconds=60),
     longest_pause=timedelta(seconds=5),
 )
-"""Short time limits, because callers report an unreachable store and try again later."""
+"""Time limits and retries of usual requests. The time limits are short, because callers report an unreachable
+store and try again later."""
 QUICK = RetryPolicy(
     retries=0,
     retry_for=timedelta(seconds=3),
     silence=timedelta(seconds=3),
     request=timedelta(seconds=3),
 )
-"""Time limits for optional requests, which callers can repeat later."""
+"""Time limits and retries of optional requests, which callers can repeat later."""
 
 _PART = 8 << 20
 _PARTS = 9_000
-"""Largest number of parts of an upload. S3 accepts 10,000:
+"""Maximum number of parts of an upload. S3 accepts 10,000 parts:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _AT_A_TIME = 4
-"""Number of parts in progress. An upload takes this number times the size of a part as memory."""
+"""Number of parts that are uploaded at the same time. An upload needs memory for this number of parts."""
 _DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject below it, and s3:ListBucket on its bucket"
 
 
@@ -124,7 +125,8 @@ class S3Store:
                 )
                 return bytes(answer.bytes())
             except obstore.exceptions.BaseError as error:
-                # The error's text contains the key, so a number alone proves nothing.
+                # The error's text also contains the object's key, so an HTTP status is not recognised by its
+                # number alone.
                 if "status code: 416" in str(error) or code_of(error) == "InvalidRange":
                     return b""
                 raise
@@ -134,7 +136,8 @@ class S3Store:
             if not prefix or prefix.endswith("/"):
                 found = self._below(prefix)
             else:
-                # obstore lists only folders, so list the parent folder and select the keys with this prefix.
+                # obstore can only list a whole folder, so list the parent folder and select the keys that
+                # start with `prefix`.
                 folder, _, name = prefix.rpartition("/")
                 objects, below = self._around(folder)
                 found = [each for each in objects if each.key.startswith(prefix)]
@@ -183,8 +186,8 @@ class S3Store:
             return [_described(each) for each in self._usable(folder, recursive=True).objects]
 
     def _usable(self, folder: str, *, recursive: bool) -> UsableListing:
-        """List a folder that has keys that obstore rejects; leave these keys out. Raises S3Error."""
-        # Imported here because hardly any folder has such keys.
+        """List a folder that contains keys that obstore rejects, and leave these keys out. Raises S3Error."""
+        # Imported here, because hardly any folder contains keys that obstore rejects.
         from bai_agent.aws.s3_listing import list_usable
 
         return list_usable(self._client, folder, recursive=recursive, timeout=self._timeout)
