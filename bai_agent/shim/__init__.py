@@ -1,1 +1,1 @@
-"""The small process that is the benchmark's parent; standard library only."""
+"""The shim: the small process that is the benchmark's parent. It uses the standard library only."""

@@ -1,9 +1,10 @@
 """Runs a benchmark's container for the shim: `python -I -S container_run.py FOLDER PODMAN ARGUMENT...`.
 
-The engine is a child of this program. The engine's monitor becomes its child too, so this program can signal
-all processes of the container and wait for their end. To the shim, the container looks like a command: the
-container's processes are in the cgroup that counts this program's memory, and SIGTERM reaches each of them.
-This program exits with the container's code, or by the signal that terminated the container.
+The container engine is a child of this program. The engine's monitor also becomes a child, so this program
+can signal all processes of the container and wait for their end. To the shim, this program behaves like a
+command: the container's processes are in the cgroup that counts this program's memory, and SIGTERM reaches
+each of them. This program exits with the container's exit code, or by the signal that terminated the
+container.
 
 Standard library only, like the shim.
 """
@@ -28,21 +29,23 @@ from bai_agent.shim.spawn import REPORT, adopt_orphans, report
 PIDFILE, CIDFILE = "container.pid", "container.id"
 """Files in FOLDER to which podman writes the pid of the container's first process and the container's id."""
 _ENGINE_FAILED = (125, 126, 127)
-"""Exit codes of podman if the container did not start. A program in the container may have the same codes."""
+"""Exit codes of podman if the container did not start. A program in the container can exit with the same
+codes."""
 _SIGNAL = 128
-"""Exit codes above this number mean that the process was terminated by a signal."""
+"""An exit code above this number is this number plus the signal that terminated the process."""
 _TICK_S = 0.02
 _CALM_S = 0.5
-"""Longest wait for a signal while the container needs nothing from this program (seconds)."""
+"""Longest wait for a signal while this program has nothing to do for the container (seconds)."""
 _SETTLE_S = 2.0
-"""Seconds after the start in which the engine may move the container's processes into its own cgroup."""
+"""For this long after the start, the engine possibly moves the container's processes into its own cgroup
+(seconds)."""
 _REMOVAL_S = 15.0
-"""Seconds for the engine's monitor to remove the container and to exit."""
+"""Time limit for the engine's monitor to remove the container and to exit (seconds)."""
 _HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
 class ContainerRun:
-    """One container, from its start to the end of its monitor."""
+    """One container, from its start until its monitor has ended."""
 
     def __init__(self, folder: str, argv: list[str]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
@@ -53,14 +56,16 @@ class ContainerRun:
         self._engine = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            # The engine would pass a signal only to the first process, and would not wait for the others.
+            # In a session of its own, the engine gets no signals. It would pass a signal only to the
+            # container's first process, and would not wait for the others.
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
         )
         self._begun = 0.0
         """Time at which the container's first process was seen (monotonic clock). 0 before that."""
         self._monitors: set[int] = set()
-        """Process ids of our children, except the engine, when the container began: the engine's monitor."""
+        """Pids of this process's children except the engine, when the container began. This is the engine's
+        monitor."""
         self._is_told = False
         self._to_tell = False
 
@@ -70,7 +75,8 @@ class ContainerRun:
         return os.path.exists(self._pidfile)
 
     def wait(self) -> int:
-        """Wait for the container's end; return the engine's exit code, or minus the number of its signal."""
+        """Wait until the container ends. Return the engine's exit code, or minus the number of the signal
+        that terminated the engine."""
         status: int | None = None
         while status is None:
             self._look()
@@ -79,7 +85,7 @@ class ContainerRun:
                 self._to_tell = True
             status = self._reap()
         limit = time.monotonic() + (_REMOVAL_S if status >= 0 else 0.0)
-        # The shim ends the processes that the container has left behind.
+        # Processes that the container has left behind are not awaited here, because the shim ends them.
         monitors = self._monitors or self._children(all_processes())
         while self._reap() != _CHILDLESS and time.monotonic() < limit:
             if not monitors & self._children(all_processes()):
@@ -89,12 +95,14 @@ class ContainerRun:
 
     @property
     def _is_calm(self) -> bool:
-        """Whether the container has settled and no order to end is pending, so that no process is checked."""
+        """Whether the container has settled and no signal must be passed on. The processes then need not be
+        checked."""
         has_settled = self._begun > 0 and time.monotonic() > self._begun + _SETTLE_S
         return has_settled and self._to_tell == self._is_told
 
     def _look(self) -> None:
-        """Move new processes into our cgroup. Pass on an order to end once the container has processes."""
+        """Move new processes of the container into this program's cgroup. Pass on a signal to end as soon as
+        the container has processes."""
         if self._is_calm:
             return
         contained = self._contained()
@@ -108,18 +116,19 @@ class ContainerRun:
                     send_signal(process, number)
 
     def _contained(self) -> list[Process]:
-        """Return the processes of the container: the descendants of the monitor, which is our other child."""
+        """Return the processes of the container, which are the descendants of the engine's monitor."""
         processes = all_processes()
         if not self._begun:
             self._monitors = self._children(processes)
         return descendants(self._monitors, processes) if self._monitors else []
 
     def _children(self, processes: list[Process]) -> set[int]:
-        """Return the process ids of our children other than the engine."""
+        """Return the pids of this process's children except the engine."""
         return {each.pid for each in processes if each.parent == os.getpid() and each.pid != self._engine.pid}
 
     def _reap(self) -> int | None:
-        """Reap our children; return the engine's status if it was among them, or `_CHILDLESS` if there are none."""
+        """Reap the children that have ended. Return the engine's exit code if it was among them, `_CHILDLESS`
+        if no children are left, and None otherwise."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -133,11 +142,12 @@ class ContainerRun:
 
 
 _CHILDLESS = -1000
-"""Means that no children are left. No signal has this number."""
+"""Return value of `_reap` if no children are left. No exit code or signal has this number."""
 
 
 def _take_into_own_group(contained: list[Process]) -> None:
-    """Move the container's processes into our cgroup, so that its limits and counters cover them."""
+    """Move the container's processes into this program's cgroup, so that the cgroup's limits and counters
+    cover these processes."""
     found = own_memory_group()
     if found is None:
         return
@@ -152,7 +162,8 @@ def _take_into_own_group(contained: list[Process]) -> None:
 
 
 def main() -> None:
-    """Run the container of the command line, and exit with the container's code or by its signal."""
+    """Run the container that the command line names. Exit with the container's exit code, or by the signal
+    that terminated it."""
     to_shim = int(os.environ.pop(REPORT, "-1"))
     if to_shim >= 0:
         os.set_inheritable(to_shim, False)

@@ -1,4 +1,4 @@
-"""The shim's lock and its files. Each file is complete or absent after any kill."""
+"""The shim's lock and the files that it writes. After any kill, each file is complete or absent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LOCK_WAIT_S = 2.0
-"""Seconds to wait for the lock, because a process that only checks whether it is held takes it briefly."""
+"""Longest wait for the lock (seconds). A process that only checks whether the lock is held also takes it for
+a moment."""
 _RESERVED = 8192
 _FULL_WAIT_S = 5.0
-"""Seconds to wait for space on a full disk, while the agent frees its reserve."""
+"""Longest wait for space on a full disk, while the agent frees the reserved space (seconds)."""
 
 
 def take_lock(path: str) -> int | None:
@@ -40,14 +41,15 @@ def now_ms() -> int:
 
 
 def write_durably(path: str, value: dict[str, Any]) -> None:
-    """Write a new file that survives even a crash of the machine after this returns. Raises OSError."""
+    """Write a new file. After this function returns, the file survives even a crash of the machine. Raises
+    OSError."""
     temporary = f"{path}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     _finish(descriptor, value, temporary, path)
 
 
 class LineFile:
-    """A new file of JSON lines. Each line survives even a crash of the machine after `append` returns."""
+    """A new file of JSON lines. After `append` returns, its line survives even a crash of the machine."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(
@@ -56,7 +58,8 @@ class LineFile:
         self._size = 0
 
     def append(self, value: dict[str, Any]) -> None:
-        """Append a line, whole or not at all. Raises OSError if a full disk has no space within some seconds."""
+        """Append a line completely or not at all. Raises OSError if the disk is still full after some
+        seconds."""
         line = json.dumps(value).encode() + b"\n"
         given_up = time.monotonic() + _FULL_WAIT_S
         while True:
@@ -76,7 +79,8 @@ class LineFile:
 
 
 class ReservedFile:
-    """A file that is written at the end, with space reserved now because the benchmark may fill the disk."""
+    """A file that is written at the end of the run. Its space is reserved at the start, because the benchmark
+    can fill the disk."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -86,7 +90,8 @@ class ReservedFile:
         os.fsync(self._descriptor)
 
     def write(self, value: dict[str, Any]) -> None:
-        """Write the content and give the file its name. If the benchmark deleted it, write a new file."""
+        """Write the content, and rename the file to its final name. If the benchmark deleted the reserved
+        file, write a new file."""
         if not os.path.exists(self._temporary):
             write_durably(self._path, value)
             return

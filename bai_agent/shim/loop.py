@@ -1,4 +1,5 @@
-"""The shim's event loop: the benchmark's processes, the FIFO that `emit()` writes to, and signals to the shim."""
+"""The shim's event loop. It waits for ends of the benchmark's processes, content of the FIFO that `emit()`
+writes to, and signals to the shim."""
 
 from __future__ import annotations
 
@@ -19,22 +20,22 @@ from bai_agent.shim.spawn import USAGE, Spawned
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
 _READ_SIZE = 256 * 1024
 _PIPE_SIZES = (16 * 1024 * 1024, 1024 * 1024, 256 * 1024)
-"""Sizes to try, in this order (bytes). The first size needs CAP_SYS_RESOURCE. The second is the default of
-/proc/sys/fs/pipe-max-size, which every user may have.
+"""Sizes to try for the FIFO, in this order (bytes). The first size needs CAP_SYS_RESOURCE. The second size is
+the default of /proc/sys/fs/pipe-max-size, which is allowed for every user.
 """
 
 
 class Fifo:
-    """The FIFO that `emit()` writes to, copied into a file.
+    """The FIFO that `emit()` writes to. Its content is copied into a file.
 
     The FIFO is open for reading *and* writing, so that no writer ever waits for a reader or gets EPIPE. The
-    FIFO is as large as the kernel allows, so that lines of several writers do not mix. POSIX guarantees this
-    only up to PIPE_BUF (4096) bytes, but the kernel keeps the pipe locked for a longer line while the pipe
-    has room for it.
+    FIFO is as large as the kernel allows, so that lines of several writers do not mix. POSIX guarantees
+    unmixed lines only up to PIPE_BUF (4096) bytes. Linux also keeps the pipe locked during the write of a
+    longer line, if the pipe has room for the line.
     """
 
     def __init__(self, path: str, copy: str, *, owner: tuple[int, int] | None) -> None:
-        """Make the FIFO `path`, to which `owner` (uid, gid) can write. Raises OSError.
+        """Create the FIFO `path`, to which the user `owner` (uid, gid) can write. Raises OSError.
 
         copy: file to which the content of the FIFO is appended.
         """
@@ -60,19 +61,21 @@ class Fifo:
 
     @property
     def stuck(self) -> int:
-        """Number of bytes that were read, but cannot be written because the disk is full.
+        """Number of bytes that were read from the FIFO but could not be written to the file, because the disk
+        is full.
 
-        Later bytes stay in the FIFO.
+        Bytes that are emitted later stay in the FIFO.
         """
         return len(self._pending)
 
     @property
     def emitted(self) -> int:
-        """Size (bytes) that the copy will have when it contains all bytes emitted so far."""
+        """Size that the file will have after all bytes emitted so far are copied (bytes)."""
         return os.fstat(self._copy).st_size + len(self._pending) + self._waiting()
 
     def copy(self) -> bool:
-        """Copy the content of the FIFO once; return False if it was empty or the disk is full.
+        """Copy the current content of the FIFO to the file. Return False if the FIFO was empty or the disk is
+        full.
 
         Bytes that do not fit on the disk are kept for the next call.
         """
@@ -92,7 +95,8 @@ class Fifo:
         return True
 
     def close(self) -> int:
-        """Remove the FIFO, because a later writer would wait for ever; return the number of lost bytes."""
+        """Remove the FIFO, because later writers would wait for ever. Return the number of bytes that were
+        not copied."""
         waiting = self._waiting()
         try:
             os.unlink(self._path)
@@ -110,16 +114,17 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """The state of the benchmark's processes, updated by `pump`."""
+    """The state of the benchmark's processes, which `pump` updates."""
 
     def __init__(self, fifo: Fifo, *, output: int) -> None:
         self._fifo = fifo
         self._output = output
         self._forget()
         self.helper = 0
-        """Process id of a child that does not belong to the benchmark, such as py-spy. 0 if there is none."""
+        """Pid of a child that does not belong to the benchmark, such as py-spy. 0 if there is no such
+        child."""
         self.signal: int | None = None
-        """First signal that asked the shim to end."""
+        """The first signal that told the shim to end; None if there was none."""
         self.signalled = 0.0
         self._take_signals()
 
@@ -132,22 +137,25 @@ class Loop:
         self._child_ended = 0.0
         """Time of the last SIGCHLD (monotonic clock)."""
         self.output_bytes: int | None = None
-        """Size of the output (bytes) when the benchmark ended. Later output is from processes left behind."""
+        """Size of the output file when the benchmark ended (bytes). Later output comes from processes that
+        the benchmark left behind."""
         self.emit_bytes: int | None = None
-        """Size of the emitted bytes when the benchmark ended."""
+        """Number of bytes that had been emitted when the benchmark ended."""
         self.exec_error: dict[str, Any] | None = None
         self.before: tuple[float, ...] | None = None
-        """Resource usage before the command's first instruction, as `spawn.USAGE`. None if the command was not reached."""
+        """Resources that the process had used before the command's first instruction, as in `spawn.USAGE`.
+        None if no instruction of the command ran."""
         self.childless = False
         """Whether all of the benchmark's processes have ended."""
 
     def watch(self, benchmark: Spawned) -> None:
-        """Watch this benchmark instead of the previous one."""
+        """Watch the process `benchmark` instead of the previous benchmark process."""
         self._forget()
         self._benchmark = benchmark
 
     def pump(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` seconds for an event; then copy emitted bytes and reap ended processes."""
+        """Wait up to `timeout_s` seconds for an event. Then copy emitted bytes, and reap processes that have
+        ended."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if not self._fifo.stuck:
@@ -161,25 +169,29 @@ class Loop:
         self.reap()
 
     def pump_until(self, done: Callable[[], bool], limit: Callable[[], float], *, tick: float) -> None:
-        """Wait until `done()` or until the monotonic clock reaches `limit()`; check every `tick` seconds."""
+        """Call `pump` at least every `tick` seconds, until `done()` is true or the monotonic clock reaches
+        `limit()`."""
         while not done() and (left := limit() - time.monotonic()) > 0:
             self.pump(min(tick, left))
 
     def reap(self) -> None:
-        """Reap all processes that have ended: the benchmark and its orphans, whose subreaper the shim is."""
+        """Reap all processes that have ended: the benchmark, and its orphans, which become the shim's
+        children."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                # This is exact: every descendant is our child, or has a living ancestor among our children.
+                # Without children, no descendant is left: each descendant is a child of the shim, or has a
+                # living ancestor among the shim's children.
                 self.childless = True
                 return
             if ended is None:
                 return
             if self._benchmark is not None and ended.si_pid == self._benchmark.pid:
-                # SIGCHLD arrived before this call, so its time is closer to the end.
+                # The time of SIGCHLD is closer to the process's end than the current time.
                 self.ended = self._child_ended or time.monotonic()
-                # This must precede wait4: another process may print as soon as this one has left /proc.
+                # The sizes are read before wait4, because another process can print as soon as this process
+                # has left /proc.
                 self.note_sizes()
                 _, self.status, self.usage = os.wait4(ended.si_pid, 0)
                 self.before, self.exec_error = _read_report(self._benchmark.errors)
@@ -189,7 +201,7 @@ class Loop:
                 self.helper = 0
 
     def note_sizes(self) -> None:
-        """Count the bytes printed and emitted by now as the benchmark's."""
+        """Record the current sizes. Everything printed and emitted until now belongs to the benchmark."""
         self.output_bytes = os.fstat(self._output).st_size
         self.emit_bytes = self._fifo.emitted
 
@@ -211,7 +223,8 @@ class Loop:
 
 
 def _read_report(descriptor: int) -> tuple[tuple[float, ...] | None, dict[str, Any] | None]:
-    """Return the usage that the process reported before its exec, and the error if the exec failed."""
+    """Return the resources that the process had used before its exec, and the error if the exec failed. Each
+    is None if it was not reported."""
     content = b""
     while part := os.read(descriptor, 65536):
         content += part

@@ -1,8 +1,9 @@
-"""Makes a cgroup for the benchmark, in which the kernel counts memory and out-of-memory kills.
+"""Creates a cgroup for the benchmark. In the cgroup, the kernel counts the benchmark's memory and
+out-of-memory kills.
 
-The new cgroup is below the shim's. If the kernel or our rights do not allow it, the benchmark runs without
-one. In cgroup v2 a group with its own processes cannot delegate controllers, unless it is the root group:
-https://docs.kernel.org/admin-guide/cgroup-v2.html#no-internal-process-constraint
+The new cgroup is below the shim's cgroup. If the kernel or the shim's rights do not allow a new cgroup, the
+benchmark runs without one. In cgroup v2, a group that has processes of its own cannot delegate controllers,
+unless it is the root group: https://docs.kernel.org/admin-guide/cgroup-v2.html#no-internal-process-constraint
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from bai_agent.shim.proc import read_process
 
 _PREFIX = "bai-"
 _MEMORY_MOUNTS = {1: "cgroup .*[ ,]memory(,|$)", 2: "cgroup2 "}
-"""Patterns of type, source and options of a mount, by cgroup version."""
+"""Regular expressions that match type, source and options of a cgroup mount that counts memory, by cgroup
+version."""
 
 
 class MemoryGroup:
@@ -29,13 +31,14 @@ class MemoryGroup:
         self.kills_file = kills_file(folder, version)
         try:
             self.members = os.open(f"{folder}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-            """Descriptor of the file to which a process writes "0" to enter the group."""
+            """File descriptor of `cgroup.procs`. A process that writes "0" to this file enters the group."""
         except OSError:
             _remove(folder)
             raise
 
     def peak(self) -> int | None:
-        """Return the peak memory of the group (bytes), page cache included; None if the kernel does not report it."""
+        """Return the peak memory of the group including its page cache (bytes); None if the kernel does not
+        report it."""
         try:
             with open(self._peak_file, "rb") as file:
                 return int(file.read())
@@ -43,13 +46,15 @@ class MemoryGroup:
             return None
 
     def remove(self) -> None:
-        """Delete the group. A group that still has processes is deleted by the next `remove_abandoned_groups`."""
+        """Delete the group. If the group still has processes, the next call of `remove_abandoned_groups`
+        deletes it."""
         os.close(self.members)
         _remove(self._folder)
 
 
 def make_memory_group() -> MemoryGroup | None:
-    """Create a group for this process's benchmark; None if the kernel or our rights do not allow it."""
+    """Create a group for this process's benchmark. None if the kernel or this process's rights do not allow a
+    new group."""
     parent, version = own_memory_group() or ("", 0)
     me = read_process(os.getpid())
     if me is None or version == 0 or (version == 2 and not _hands_down(parent)):
@@ -62,7 +67,8 @@ def make_memory_group() -> MemoryGroup | None:
 
 
 def remove_abandoned_groups() -> None:
-    """Delete the groups that killed shims left below this process's group, except groups with processes."""
+    """Delete the groups that killed shims left below this process's group. Groups that still have processes
+    are not deleted."""
     if (found := own_memory_group()) is not None:
         _remove_abandoned(found[0])
 
@@ -80,20 +86,20 @@ def own_memory_group(proc: str = "/proc/self") -> tuple[str, int] | None:
         for root, point in _cgroup_mounts(mounts, version):
             inside = group[len(root) :] if root != "/" and group.startswith(root) else group
             folder = os.path.normpath(f"{point}/{inside}")
-            # The root group of version 2 has no counters, but groups below it may have them.
+            # In version 2, the root group has no counters, but groups below it can have counters.
             if os.path.exists(kills_file(folder, version)) or (version == 2 and _hands_down(folder)):
                 return folder, version
     return None
 
 
 def _lines(path: str) -> list[str]:
-    # Names of folders and mount points may have any encoding.
+    # The names of folders and mount points can have any encoding.
     with open(path, "rb") as file:
         return [os.fsdecode(line.rstrip(b"\n")) for line in file]
 
 
 def _cgroup_mounts(mounts: list[str], version: int) -> Iterator[tuple[str, str]]:
-    """Yield root and mount point of each mount of cgroups that may count memory."""
+    """Yield root and mount point of each cgroup mount that possibly counts memory."""
     for mount in mounts:
         # Any number of optional fields precede the separator: proc_pid_mountinfo(5).
         place, _, kind = mount.partition(" - ")
@@ -103,7 +109,7 @@ def _cgroup_mounts(mounts: list[str], version: int) -> Iterator[tuple[str, str]]
 
 
 def kills_file(folder: str, version: int) -> str:
-    """Return the file in which a cgroup counts out-of-memory kills."""
+    """Return the path of the file in which a cgroup counts out-of-memory kills."""
     return f"{folder}/{'memory.events' if version == 2 else 'memory.oom_control'}"
 
 
@@ -116,7 +122,7 @@ def _remove_abandoned(parent: str) -> None:
 
 
 def _hands_down(folder: str) -> bool:
-    """Return whether groups below this one (version 2) count memory."""
+    """Return whether the groups below this version 2 group count memory."""
     try:
         with open(f"{folder}/cgroup.subtree_control", "rb") as file:
             return b"memory" in file.read().split()
@@ -125,7 +131,8 @@ def _hands_down(folder: str) -> bool:
 
 
 def _remove(folder: str) -> None:
-    """Delete a group and the groups that the benchmark made in it, unless they have processes."""
+    """Delete a group and the groups that the benchmark created in it, except groups that still have
+    processes."""
     for each, _, _ in os.walk(folder, topdown=False):
         try:
             os.rmdir(each)
@@ -134,7 +141,8 @@ def _remove(folder: str) -> None:
 
 
 def _unescaped(name: str) -> str:
-    """Decode a name in mountinfo: the kernel writes spaces, newlines and backslashes in octal."""
+    """Decode a name in mountinfo, in which the kernel writes spaces, newlines and backslashes as octal
+    escapes."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name)
 
 
@@ -144,21 +152,23 @@ SHELL_KILLED = 128 + KILLED
 
 
 class OomWatch:
-    """Detects out-of-memory kills by comparing counters with their values at its own start."""
+    """Detects out-of-memory kills. It compares the kernel's counters with their values at the start of the
+    watch."""
 
     def __init__(self, benchmark_group: str | None = None) -> None:
         """benchmark_group: the `kills_file` of the benchmark's cgroup, if it has one."""
-        # Version 1 counts a kill only in the group of the killed process, not in the groups above.
+        # cgroup version 1 counts a kill only in the group of the killed process, not in the groups above it.
         self._own_files = [path for path in (_own_counter_file(), benchmark_group) if path is not None]
         self._own = [_read_counter(path) for path in self._own_files]
         self._machine = _read_counter("/proc/vmstat")
 
     def struck(self, *, code: int | None, signal: int | None) -> bool:
-        """Return whether the kernel killed a process of the benchmark, which ended with this code or signal.
+        """Return whether the kernel killed a process of the benchmark because memory ran out. code, signal:
+        how the benchmark ended.
 
-        A kill counted by the cgroup of the shim or of the benchmark is a kill of the benchmark. The machine's
-        counter includes other programs. So it is used only after a SIGKILL (of the benchmark, or reported by
-        its shell), or after any failure if there is no cgroup counter.
+        A kill that the shim's or the benchmark's cgroup counted is a kill of the benchmark. The machine's
+        counter includes other programs. It is therefore used only after a SIGKILL (of the benchmark, or
+        reported by its shell), or after any failure if there is no cgroup counter.
         """
         if code is None and signal is None:
             return False
@@ -174,7 +184,8 @@ class OomWatch:
 
 
 def _read_counter(path: str) -> int | None:
-    """Return the `oom_kill` in a file of "name number" lines; None if there is no such file or line."""
+    """Return the number after `oom_kill` in a file of "name number" lines; None if there is no such file or
+    line."""
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -187,6 +198,7 @@ def _read_counter(path: str) -> int | None:
 
 
 def _own_counter_file(proc: str = "/proc/self") -> str | None:
-    """Return the counter of kills in the shim's cgroup."""
+    """Return the path of the file in which the shim's own cgroup counts out-of-memory kills; None if there is
+    no such file."""
     found = own_memory_group(proc)
     return kills_file(*found) if found is not None else None

@@ -1,4 +1,5 @@
-"""Reads processes from /proc. Imports little, because the shim stays in memory."""
+"""Reads information about processes from /proc. This module imports little, because the shim stays in
+memory."""
 
 from __future__ import annotations
 
@@ -11,18 +12,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUN_MARKER = "BAI_RUN_DIR"
-"""Environment variable by which processes that keep the benchmark's environment are assigned to its run."""
+"""Environment variable in the benchmark's environment. Processes that inherit the variable can be assigned to
+their run."""
 _MOST_PYTHONS = 8
-"""Maximum number of Python processes to return: enough for a node's ranks, but not for all data loaders."""
+"""Largest number of Python processes that are returned. The number is enough for a node's ranks, but not for
+all data loaders."""
 
 
 class Process:
-    """One line of the process table. `start`, in clock ticks since boot, distinguishes a reused pid."""
+    """A process in the process table. `start`, in clock ticks since boot, tells two processes with the same
+    pid apart."""
 
     __slots__ = ("group", "name", "parent", "pid", "session", "start", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
-        # The name is in parentheses and may contain parentheses and spaces: proc_pid_stat(5).
+        # The process's name is in parentheses, and can itself contain parentheses and spaces:
+        # proc_pid_stat(5).
         end = stat.rindex(b")")
         fields = stat[end + 2 :].split()
         self.pid = pid
@@ -40,9 +45,10 @@ class Process:
 
 
 def read_process(pid: int) -> Process | None:
-    """Return the process `pid`; None if it does not exist (any more) or is hidden.
+    """Return the process with this pid. None if it does not exist or is hidden.
 
-    With hidepid, /proc hides other users' processes (proc(5)): their files do not exist, or cannot be read.
+    With the mount option hidepid, the files of other users' processes do not exist in /proc or cannot be
+    read: proc(5).
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -58,7 +64,8 @@ def all_processes() -> list[Process]:
 
 
 def child_pids() -> list[int]:
-    """Return the pids of this thread's children, including hidden ones; empty if the kernel lacks that list."""
+    """Return the pids of this thread's children, including hidden processes. Empty if the kernel does not
+    list children."""
     try:
         with open("/proc/thread-self/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -85,7 +92,8 @@ def descendants(roots: set[int], processes: list[Process]) -> list[Process]:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process, never to another one with a reused pid; return whether it was sent."""
+    """Send a signal to exactly this process, never to another process with the same pid. Return whether the
+    signal was sent."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -114,7 +122,8 @@ def own_usage() -> dict[str, Any]:
     """Return `cpu_seconds` (user and system) and `peak_memory_bytes` of this process without its children.
 
     `peak_memory_bytes` is None if the kernel does not report it. The maximum of getrusage(2) is not used,
-    because it survives an exec: a small child of a large parent would look large.
+    because a child starts with the maximum of its parent: after an exec, a small child of a large parent
+    would look large.
     """
     peak = None
     try:
@@ -128,7 +137,7 @@ def own_usage() -> dict[str, Any]:
 
 
 def boot_id() -> str:
-    """Return the id that the kernel drew at this boot."""
+    """Return the random id that the kernel chose at this boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -140,9 +149,9 @@ def python_processes(ancestor: int) -> list[int]:
 
 
 def runs_python(shim: int) -> bool:
-    """Return whether the benchmark of this shim has a Python process. shim: the shim's pid."""
+    """Return whether the benchmark below a shim has a Python process. shim: the shim's pid."""
     own = _command_line(shim)
-    # The benchmark looks like the shim between its fork and its exec.
+    # Between its fork and its exec, the benchmark's process looks like the shim, which is a Python.
     return any(_command_line(pid) != own for pid in python_processes(shim))
 
 

@@ -1,8 +1,8 @@
 """Starts the runs of a `[repeat]` job one after the other, in the shim's process. Standard library only.
 
-`repeats.jsonl` gets a line before each run's first instruction and a line after the run's last process has
-ended, so that readers can assign output to runs. No run is ever started twice, because a shim that dies is
-not replaced.
+The shim adds a line to `repeats.jsonl` before each run's first instruction, and a line after the run's last
+process has ended. With these lines, readers can assign output to runs. No run is ever started twice, because
+a shim that dies is not replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Commands(Protocol):
-        """Interface of the shim that a series uses."""
+        """The methods of the shim that `RepeatRunner` calls."""
 
         @property
         def stop_reason(self) -> str | None: ...
@@ -57,21 +57,21 @@ _SUMS = (
 
 
 class RepeatRunner:
-    """Does the runs of the order's `repeat`."""
+    """Runs the benchmark several times, as the order's `repeat` says."""
 
     def __init__(self, shim: Commands, order: dict[str, Any], *, none: dict[str, Any]) -> None:
-        """none: result that is returned if nothing runs, with the keys of exit.json."""
+        """none: result that `run` returns if no command was started, with the keys of exit.json."""
         self._shim = shim
         self._order, self._none = order, none
         self._repeat: dict[str, Any] = order["repeat"]
         self._lines = LineFile(order["files"]["repeats"])
         self._ends: list[dict[str, Any]] = []
-        """Result of each run, and of each preparation or clean-up that failed."""
+        """Results of all runs, and of preparations and clean-ups that failed."""
         self._failed: dict[str, Any] | None = None
         """Result of the first command that failed. None if no command has failed."""
 
     def run(self) -> dict[str, Any]:
-        """Run the series; return its result with the keys of exit.json."""
+        """Run all runs of the series. Return the result of the series, with the keys of exit.json."""
         begun = time.monotonic()
         for number, repeat in enumerate(self._plan()):
             if self._shim.asked_to_stop() or self._is_over(number, repeat, begun):
@@ -87,7 +87,8 @@ class RepeatRunner:
         yield from range(self._repeat["runs"])
 
     def _do(self, number: int, repeat: int | None) -> bool:
-        """Do one run with its preparation and clean-up; return whether another run may follow."""
+        """Run the benchmark once, with its preparation and clean-up. Return whether the series can
+        continue."""
         warmup = self._repeat["warmup_runs"]
         what = (
             f"run {repeat + 1} of {self._most}"
@@ -136,7 +137,7 @@ class RepeatRunner:
         return f"{'at most ' if bound else ''}{self._repeat['runs']}"
 
     def _around(self, step: str, place: dict[str, Any], runs: dict[str, Any], what: str) -> bool:
-        """Run the preparation or clean-up (`step`) of a run; return whether the series may continue."""
+        """Run the preparation or the clean-up (`step`) of a run. Return whether the series can continue."""
         if not self._shim.is_clear and self._ends:
             self._shim.say(f"no further run is started: processes of {what} cannot be ended")
             return False
@@ -170,7 +171,8 @@ class RepeatRunner:
         return late or self._is_enough(repeat)
 
     def _begins(self, number: int, repeat: int | None) -> bool:
-        """Wait until all nodes may begin this run; return whether it begins."""
+        """In a job whose nodes start each run together, wait for the coordinator's decision. Return whether
+        this run begins."""
         self._lines.append({"event": "ready", "run": number, "repeat": repeat, "time": now_ms()})
         while not self._shim.asked_to_stop():
             word = self._word("turn")
@@ -180,7 +182,7 @@ class RepeatRunner:
         return False
 
     def _is_enough(self, repeat: int | None) -> bool:
-        """Return whether there are enough runs. Waits for the agent's decision, if the job lets it decide."""
+        """Return whether the completed runs are enough. If the agent decides this, wait for its decision."""
         first = self._repeat["decided_after"]
         if first is None or repeat is None or repeat < first:
             return False
@@ -200,7 +202,8 @@ class RepeatRunner:
         return word if isinstance(word, dict) else {}
 
     def _total(self, *, wall: float) -> dict[str, Any]:
-        """Return the first failed result, else the last result, with the resources of all runs."""
+        """Return the result of the first command that failed, or else the last result, with the resources of
+        all runs added up."""
         if not self._ends:
             # Stopped before the first run finished: report that it never ran.
             never_ran = {"output_bytes": 0, "emit_bytes": 0, "wall_seconds": round(wall, 6)}

@@ -1,17 +1,18 @@
-"""The benchmark's parent: starts it once, waits for it, ends its remaining processes, and records its end.
+"""The benchmark's parent process. It starts the benchmark once, waits for it, ends the processes that are
+left, and records how the benchmark ended.
 
-If the order has several runs, `run_series.py` chooses the next command. Each command is started, watched and
+If the job has several runs, `run_series.py` chooses the next command. Each command is started, watched and
 ended in the same way.
 
-The shim runs as a plain file, `python -I -S shim.py DIR` (DIR is for readers of `ps`). It reads the whole
+The shim runs as a plain file, `python -I -S shim.py DIR` (DIR is for readers of `ps`). The shim reads its
 order as JSON from stdin, so that no secret in the benchmark's environment is written to the disk.
 `bai_agent.benchmark.start.Order` writes the order, and `docs/run-directory.md` describes the files. All
-imports stay in memory as long as the benchmark runs, so the shim imports only a small part of the standard
-library.
+imported modules stay in memory as long as the benchmark runs, so the shim imports only a small part of the
+standard library.
 
-Errors before the benchmark runs are printed to stderr, with exit code 1. The exit code is 2 if the order was
-incomplete (its writer was killed), 3 if another shim holds this directory, and 4 if the benchmark was started
-before.
+Errors before the benchmark runs are printed to stderr, and the exit code is 1. The exit code is 2 if the
+order was incomplete because its writer was killed, 3 if another shim holds the run directory's lock, and 4 if
+the benchmark was started before.
 """
 
 from __future__ import annotations
@@ -52,25 +53,27 @@ if TYPE_CHECKING:
 DONE, FAILED, NO_ORDER, BUSY, STARTED_BEFORE = 0, 1, 2, 3, 4
 
 _TICK_S = 0.2
-"""Seconds between two looks for stop.json."""
+"""Seconds between two checks for stop.json."""
 _WORD_TICK_S = 0.005
-"""Seconds between two looks for the agent's decision, between two runs."""
+"""Between two runs, seconds between two checks for the agent's decision."""
 _SETTLE_S = 0.5
-"""Seconds in which processes may end by themselves after the benchmark."""
+"""After the benchmark has ended, its remaining processes have this long to end by themselves (seconds)."""
 _FILTER_GRACE_S = 5.0
-"""Seconds in which a filter may pass on the benchmark's output after the benchmark's end."""
+"""After the benchmark has ended, a filter such as `tee` has this long to pass on the benchmark's output
+(seconds)."""
 _LEFT_BEHIND_GRACE_S = 5.0
 _SHUTDOWN_GRACE_S = 5.0
-"""Seconds from SIGTERM to SIGKILL if the shim gets a signal to end, because the machine goes down."""
+"""Seconds from SIGTERM to SIGKILL if the shim itself gets a signal to end, which means that the machine shuts
+down."""
 _SAME_SIGNAL_S = 0.5
-"""Seconds within which a SIGTERM to the shim and one to the benchmark count as one."""
+"""A SIGTERM to the benchmark and a SIGTERM to the shim within this time count as one shutdown (seconds)."""
 _KILL_LIMIT_S = 10.0
-"""Seconds to wait for processes that survive SIGKILL (in uninterruptible sleep)."""
+"""Longest wait for processes in uninterruptible sleep, which survive SIGKILL (seconds)."""
 _DISK_FULL_LIMIT_S = 5.0
 
 
 _QUEUE = 128
-"""Maximum number of waiting connections. Further connections are not refused, but get no answer."""
+"""Largest number of waiting connections. Further connections are not refused, but get no answer."""
 _MOST_NAMES = 10
 _HIDDEN = "(hidden)"
 """Replaces the name of a process that hidepid hides."""
@@ -86,7 +89,7 @@ class Stop:
 
 
 class Shim:
-    """One benchmark, from its first fork to its exit.json."""
+    """Runs one benchmark, from the first fork until exit.json is written."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -96,17 +99,18 @@ class Shim:
         self._memory: MemoryGroup | None = None
         self._oom: OomWatch | None = None
         self._left_behind: dict[tuple[int, int], str] = {}
-        """Names of the processes that were ended, by pid and start time."""
+        """Names of the processes that outlived the benchmark and were ended, by pid and start time."""
         self._looked = 0.0
         self._started = False
         self._port = 0
         self._warnings: list[str] = []
 
     def run(self) -> None:
-        """Run the benchmark, and write exit.json once all of its processes have ended. Raises OSError before it runs."""
+        """Run the benchmark, and write exit.json after all of its processes have ended. Raises OSError if the
+        benchmark cannot be started."""
         adopt_orphans()
-        # The benchmark's end is the time at which we see it. With a short time slice, we see it without a
-        # delay of milliseconds on a busy machine.
+        # The recorded end of the benchmark is the time at which the shim sees it. With a short time slice,
+        # the shim also sees the end without a delay of milliseconds on a busy machine.
         set_time_slice(SHORT_SLICE_NS)
         self._exit_file = ReservedFile(self._files["exit"])
         self._output = os.open(
@@ -149,10 +153,11 @@ class Shim:
         cwd: str | None = None,
         begin: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """Run a command until all of its processes have ended; return its result with the keys of exit.json.
+        """Run a command until all of its processes have ended. Return the result, with the keys of exit.json.
 
-        cwd: folder of the command, if it is not the order's. begin: function that is called with the
-        command's pid and start time, before its first instruction. Raises OSError if the command did not run.
+        cwd: working folder of the command; None for that of the order. begin: function that is called with
+        the command's pid and start time, before its first instruction. Raises OSError if the command did not
+        run.
         """
         self._left_behind = {}
         self._oom = None
@@ -167,43 +172,45 @@ class Shim:
         self._heed_shutdown()
         self._end_what_is_left()
         if self._loop.before is not None:
-            # The time counts from the command's first instruction, if that was reached.
+            # The command's time is measured from its first instruction, if one ran.
             started = max(started, self._loop.before[-1])
         return self._ended(wall=self._loop.ended - started)
 
     def asked_to_stop(self) -> bool:
-        """Return whether an end was requested, so that nothing more may be started."""
+        """Return whether the agent or a signal has ordered the benchmark to end. No further command must be
+        started then."""
         self._looked = 0.0
         self._stop = self._stop or self._asked_to_stop()
         return self._stop is not None
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason to end the benchmark. None if no end was requested, or only by a signal."""
+        """Reason in the agent's order to end the benchmark. None if there was no such order."""
         return self._stop.reason if self._stop else None
 
     @property
     def stop_signal(self) -> int | None:
-        """Signal that requested the end of the benchmark. None if no signal did."""
+        """Signal to the shim that ended the benchmark. None if no signal did."""
         return self._loop.signal if self._stop and self._stop.reason is None else None
 
     @property
     def is_clear(self) -> bool:
-        """Whether all started processes have ended."""
+        """Whether all processes that the shim started have ended."""
         return self._loop.childless
 
     def wait(self) -> None:
-        """Wait for a moment between two runs. The wait is short, because it may delay the next run."""
+        """Wait for a moment between two runs. The wait is short, so that it hardly delays the next run."""
         self._loop.pump(_WORD_TICK_S)
 
     def sizes(self) -> tuple[int, int]:
-        """Return the current sizes of the output and of the emitted bytes."""
+        """Return the current size of the output and the number of bytes emitted so far."""
         return os.fstat(self._output).st_size, self._fifo.emitted
 
     def _start(
         self, argv: list[str], env: dict[str, str], cwd: str, begin: Callable[[int, int], None] | None
     ) -> float:
-        """Fork a command, record it, and let it run; return its start (monotonic clock)."""
+        """Fork a process for a command, record the process, and let the command run. Return its start time
+        (monotonic clock)."""
         order = self._order
         child = Spawned(
             argv,
@@ -228,7 +235,8 @@ class Shim:
         started = time.monotonic()
         child.go()
         if first:
-            # The agent waits until this pipe is closed. From here on our messages go into the log.
+            # The agent waits until this process closes its stdout and stderr. From here on, the shim's
+            # messages go into the benchmark's log.
             os.dup2(self._output, 1)
             os.dup2(self._output, 2)
         return started
@@ -253,7 +261,8 @@ class Shim:
 
     @contextlib.contextmanager
     def _optional(self, without: str) -> Iterator[None]:
-        """Turn the error of an optional step into a warning that names the consequence."""
+        """Turn an error of the block, which is optional, into a warning. without: what the user loses, for
+        the warning."""
         try:
             yield
         except Exception as error:  # not only OSError: /proc may contain anything
@@ -275,11 +284,13 @@ class Shim:
                 stacks=bool(asked.get("stacks")),
             )
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            # The file is usually absent. We write it atomically, but a user may still be writing it.
+            # The file usually does not exist. The agent writes it atomically, but a user could write it by
+            # hand.
             return None
 
     def _end(self, stop: Stop) -> None:
-        """Send SIGTERM to the benchmark's group, and begin the grace period."""
+        """Send SIGTERM to the benchmark's process group, and wait until the benchmark ends or the grace
+        period is over."""
         if stop.stacks:
             dump_stacks(self._loop, py_spy=self._order["py_spy"], user=self._order["user"], say=self.say)
         self._loop.reap()
@@ -291,14 +302,15 @@ class Shim:
             os.killpg(self._pid, signal.SIGTERM)
             os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not react
         except PermissionError:
-            # The benchmark is a set-user-id program, so SIGKILL cannot reach it either.
+            # The benchmark is a set-user-id program. The shim cannot send it SIGKILL either.
             self.say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
         self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK_S)
 
     def _heed_shutdown(self) -> None:
-        """Record a stop if signals reached the shim and the benchmark together, as when a machine goes down.
+        """Record an order to end if the shim and the benchmark got signals at the same time, as in a shutdown
+        of the machine.
 
-        The benchmark has not failed then.
+        The benchmark then counts as stopped, not as failed.
         """
         if self._stop is not None or not self._loop.status:
             return
@@ -310,7 +322,8 @@ class Shim:
             self._deadline = time.monotonic() + self._stop.grace_s
 
     def _limit(self) -> float:
-        """Return the end of the grace period, which is earlier if the shim gets a signal to end meanwhile."""
+        """Return when the grace period ends. It ends earlier if the shim itself gets a signal to end
+        meanwhile."""
         if self._loop.signal is not None:
             return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE_S)
         return self._deadline
@@ -319,7 +332,7 @@ class Shim:
         settled = time.monotonic() + _SETTLE_S
         if self._stop is not None:
             settled = min(settled, self._limit())
-        # A filter that was just forked may not have its pipe as stdin yet.
+        # A filter that has just been forked possibly does not have its pipe as stdin yet.
         while not (filters := self._filters()) and not self._loop.childless and time.monotonic() < settled:
             self._loop.pump(0.02)
         if filters:
@@ -330,10 +343,10 @@ class Shim:
         settled = min(settled, self._limit())
         self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
         if self._loop.childless:
-            # No process was left behind: all output is the benchmark's.
+            # If no process was left behind, all output until now belongs to the benchmark.
             self._loop.note_sizes()
         for process in self._living():
-            # If the benchmark was stopped, its group has already received SIGTERM.
+            # If the benchmark was ordered to end, its process group has already received SIGTERM.
             if self._stop is None or (process.group != self._pid and process.pid != self._pid):
                 self._left_behind[process.identity] = process.name
                 send_signal(process, signal.SIGTERM)
@@ -361,7 +374,8 @@ class Shim:
         return [process for process in self._living() if _reads_pipe(process.pid)]
 
     def _wait_for(self, filters: list[Process]) -> None:
-        """Let `| tee` or `> >(tee log)` pass on the output that was printed before the benchmark's end."""
+        """Wait until filters such as `| tee` or `> >(tee log)` have passed on what the benchmark printed
+        before its end."""
         if self._stop is None:
             limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE_S)
         else:
@@ -373,21 +387,23 @@ class Shim:
         return [] if self._loop.childless else descendants({os.getpid()}, all_processes())
 
     def _hidden_children(self) -> list[int]:
-        """Return our children that hidepid hides. Their descendants become our children as soon as they end.
+        """Return the pids of the shim's children that the mount option hidepid hides. When such a child ends,
+        its children become the shim's.
 
-        Such a pid is reliable, because only we can reap the process.
+        Such a pid cannot be reused meanwhile, because only the shim can reap the process.
         """
         return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
 
     def say(self, text: str) -> None:
-        """Write a line into the benchmark's log. A full disk is ignored."""
+        """Write a line into the benchmark's log. A write error is ignored."""
         try:
             os.write(self._output, os.fsencode(f"\n[bai] {text}\n"))
         except OSError:
             pass
 
     def drain(self) -> bool:
-        """Copy the rest of the FIFO when nothing writes to it any more; return False if the disk is full."""
+        """Copy the rest of the FIFO to its file, after no process writes to it any more. Return False if the
+        disk is full."""
         given_up = time.monotonic() + _DISK_FULL_LIMIT_S
         while self._fifo.copy() or (self._fifo.stuck and time.monotonic() < given_up):
             if self._fifo.stuck:
@@ -432,7 +448,7 @@ class Shim:
 
 
 def main() -> int:
-    """Run the benchmark of the order on stdin; return one of the exit codes above."""
+    """Run the benchmark that the order on stdin describes. Return one of the exit codes above."""
     try:
         order = json.loads(sys.stdin.buffer.read())
     except ValueError:
@@ -452,10 +468,10 @@ def main() -> int:
 
 
 def _listen(address: str | None) -> tuple[socket.socket | None, int]:
-    """Return a socket that never accepts connections, and its port. Raises OSError.
+    """Return a listening socket that never accepts connections, and the socket's port. Raises OSError.
 
-    Other nodes detect the end of this process, because the kernel then refuses connections. address: None if
-    no other node checks.
+    When this process ends, the kernel refuses connections to the port, by which other nodes detect the end.
+    address: where to listen; if None, no socket is opened.
     """
     if address is None:
         return None, 0

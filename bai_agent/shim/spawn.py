@@ -1,4 +1,5 @@
-"""Starts the benchmark: from the shim's fork to the first instruction of the command."""
+"""Starts the benchmark's process. This module covers the time from the shim's fork to the first instruction
+of the command."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 SHORT_SLICE_NS = 100_000
 """Shortest time slice (ns) that the kernel accepts."""
 USAGE = struct.Struct("=B5d")
-"""Report of the process right before its exec: a zero byte, user and system seconds, voluntary and
-involuntary context switches, and the time (monotonic seconds). If the exec fails, the error follows as JSON.
+"""Report that the forked process sends to the shim right before its exec: a zero byte, user and system
+seconds, voluntary and involuntary context switches, and the time (monotonic seconds). If the exec fails, the
+error follows as JSON.
 """
 
 
@@ -40,7 +42,8 @@ class CannotRunError(Exception):
 
 
 class Spawned:
-    """A forked benchmark that waits for `go`. If the shim dies before `go`, the command never runs."""
+    """A forked process that becomes the benchmark when the shim calls `go`. If the shim dies before, the
+    command never runs."""
 
     def __init__(
         self,
@@ -55,9 +58,11 @@ class Spawned:
         members: int = -1,
         contained: bool = False,
     ) -> None:
-        """members: descriptor of the `cgroup.procs` of the cgroup to enter; -1 to stay in the shim's cgroup.
+        """members: descriptor of the file `cgroup.procs` of the cgroup that the process enters; -1 to stay in
+        the shim's cgroup.
 
-        contained: whether the command is `container_run.py`, which lets the container engine change the user.
+        contained: whether the command is `container_run.py`. If so, the container engine changes the user,
+        not this process.
         """
         gate, self._gate = os.pipe()
         self.errors, errors = os.pipe()
@@ -107,25 +112,26 @@ class Spawned:
             file.write(str(min(1000, score + by)))
 
     def go(self) -> None:
-        """Let the benchmark run."""
+        """Let the waiting process execute the command."""
         os.write(self._gate, b"!")
         os.close(self._gate)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all orphans below this process, even after a double fork. Raises OSError."""
+    """Make this process the parent of all orphaned descendants, even after a double fork. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def set_time_slice(nanoseconds: int) -> None:
-    """Set the time slice of the calling process (ns; 0: the default) if it has the ordinary scheduling policy.
+    """Set the time slice of this process (ns; 0: the default), if it has the ordinary scheduling policy.
 
-    With a shorter slice a woken process runs sooner on a busy machine. Kernels before 6.12 ignore it.
+    With a shorter time slice, a woken process runs sooner on a busy machine. Kernels before 6.12 ignore the
+    setting.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
-    # musl lacks this call, and a container may forbid it.
+    # musl has no function for this system call, and a container can forbid the call.
     with contextlib.suppress(OSError):
         if number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
             nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -134,7 +140,8 @@ def set_time_slice(nanoseconds: int) -> None:
 
 
 def forget_signals() -> None:
-    """Restore the default signals for the benchmark: Python ignores SIGPIPE, and the shim handles others."""
+    """Restore the default signal handlers for the benchmark. Python ignores SIGPIPE, and the shim handles
+    other signals."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # The C library reserves a few real-time signals.
@@ -159,15 +166,17 @@ def _become(user: Mapping[str, object] | None, shim: int) -> None:
                 error.errno or errno.EPERM,
                 f'The benchmark cannot be run as the user "{user["name"]}": {error.strerror}; only root can do that.',
             ) from error
-    # If Yama restricts ptrace to ancestors (ptrace_scope 1, Ubuntu's default), this call lets the shim's
-    # py-spy read the benchmark's stacks. Without Yama the call fails, but it is not needed.
+    # With this call, the shim's py-spy can read the benchmark's stacks even if Yama restricts ptrace to
+    # ancestors (ptrace_scope 1, Ubuntu's default). On a kernel without Yama the call fails, but is not
+    # needed.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(shim), 0, 0, 0)
 
 
 def _lift_memory_lock() -> None:
     """Let the benchmark's user lock as much memory as root, because EFA and NCCL lock their buffers."""
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    # If a container forbids more than the hard limit (CAP_SYS_RESOURCE), the hard limit is used.
+    # If a container does not allow raising the hard limit (CAP_SYS_RESOURCE), the existing hard limit is
+    # used.
     for most in (resource.RLIM_INFINITY, hard):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
@@ -190,8 +199,7 @@ def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
     if "/" not in command:
         folders = env.get("PATH", os.defpath).split(":")
         candidates = [os.path.join(folder or ".", command) for folder in folders]
-    # All other steps precede the report, because the time from the report to the command's first instruction
-    # counts as the command's.
+    # The report is the last step before the exec, because the time after the report counts as the command's.
     likely = [each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)]
     encoded = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
     words = [os.fsencode(word) for word in argv]
@@ -201,7 +209,7 @@ def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
         try:
             _exec_patiently(path, words, encoded)
         except PermissionError as error:
-            # As in a shell, remember the error and search the rest of PATH.
+            # As a shell does, remember this error and search the rest of PATH.
             if os.path.exists(path) and (failed.not_found or not os.path.isdir(path)):
                 failed = CannotRunError(error.errno or errno.EACCES, _not_executable(path))
         except OSError as error:
@@ -215,7 +223,8 @@ def _exec_patiently(path: str, argv: list[bytes], env: Mapping[bytes, bytes]) ->
         try:
             os.execve(path, argv, env)
         except OSError as error:
-            # A process that was forked while the script was being written has it open until its own exec.
+            # The script is still open for writing in a process that was forked while the script was being
+            # written. The error disappears when that process executes its own program.
             if error.errno != errno.ETXTBSY:
                 raise
             time.sleep(0.05)
@@ -264,9 +273,10 @@ def _other(path: str, error: OSError) -> str:
 
 
 def _report_usage(descriptor: int) -> None:
-    """Report the time of the command's first instruction, and the resources used before it, to the shim.
+    """Report to the shim the time at which the command starts, and the resources that this process has used
+    before.
 
-    These resources do not count as the command's.
+    These resources are not counted as the command's.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw

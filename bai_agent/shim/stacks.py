@@ -1,4 +1,4 @@
-"""Writes the benchmark's Python stacks into the benchmark's log, with py-spy."""
+"""With py-spy, writes the stacks of the benchmark's Python processes into the benchmark's log."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _CAPABILITY_VERSION_3, _CAP_SYS_PTRACE = 0x20080522, 19
 def dump_stacks(
     loop: Loop, *, py_spy: str | None, user: Mapping[str, Any] | None, say: Callable[[str], None]
 ) -> None:
-    """Write the stacks of the Python processes below this process into the benchmark's log.
+    """Write the stacks of all Python processes below this process into the benchmark's log.
 
-    Stops if the benchmark ends meanwhile. say: function that adds a line to that log.
+    Stops early if the benchmark ends meanwhile. say: function that adds a line to the log.
     """
     pids = python_processes(os.getpid())
     if not pids:
@@ -57,10 +57,12 @@ def dump_stacks(
 
 
 def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, yama: str = YAMA) -> int:
-    """Start py-spy, which writes the stacks of `pid` to our stdout; return its process id. Raises OSError.
+    """Start py-spy, which writes the stacks of the process `pid` to the shim's stdout. Return py-spy's pid.
+    Raises OSError.
 
-    user: the benchmark's user, if it is not our own. That user controls what py-spy reads, even the names of
-    files. So py-spy runs as that user, without our environment, which that user could read.
+    user: the benchmark's user, if it differs from the shim's. The benchmark controls what py-spy reads, even
+    the names of files. Therefore, py-spy runs as the benchmark's user, and without the shim's environment,
+    which that user could read.
     """
     program = os.open(py_spy, os.O_RDONLY)
     try:
@@ -73,7 +75,8 @@ def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, 
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             if user is not None:
                 _become(user, keeps_ptrace=_restricts_ptrace(yama))
-            # The program is executed by its descriptor, because the user may be unable to enter its folder.
+            # py-spy is executed by its file descriptor, because the benchmark's user is possibly not allowed
+            # to enter its folder.
             os.set_inheritable(program, True)
             os.execve(program, [py_spy, "dump", "--pid", str(pid)], {})
         except OSError as error:
@@ -85,7 +88,8 @@ def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, 
 
 
 def _restricts_ptrace(yama: str) -> bool:
-    """Return whether processes of a user cannot trace each other; see Documentation/admin-guide/LSM/Yama.rst of the kernel."""
+    """Return whether Yama keeps a user's processes from tracing each other; see
+    Documentation/admin-guide/LSM/Yama.rst of the kernel."""
     try:
         with open(yama, "rb") as file:
             return file.read().strip() != b"0"
@@ -94,10 +98,10 @@ def _restricts_ptrace(yama: str) -> bool:
 
 
 def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
-    """Drop root's rights, except the right to trace processes if `keeps_ptrace`. Raises OSError.
+    """Drop root's rights. If `keeps_ptrace`, the right to trace processes remains. Raises OSError.
 
-    Yama lets the shim's children trace only the benchmark's first process, because the permission that this
-    process sets (`spawn.py`) is not inherited by ranks.
+    Without this right, Yama would let py-spy trace only the benchmark's first process. That process permits
+    it in `spawn.py`, but its children do not inherit the permission.
     """
     libc = ctypes.CDLL(None)
     if keeps_ptrace:
@@ -106,8 +110,8 @@ def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
     os.setgid(user["gid"])
     os.setuid(user["uid"])
     if keeps_ptrace:
-        # If a container lacks this capability, py-spy reports that it may not trace. The other rights end
-        # with the exec.
+        # In a container without this capability, py-spy reports that it is not allowed to trace. All other
+        # rights end with the exec.
         header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
         one = 1 << _CAP_SYS_PTRACE
         libc.capset(header, struct.pack("=6I", one, one, one, 0, 0, 0))

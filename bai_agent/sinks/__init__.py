@@ -1,4 +1,4 @@
-"""The sinks of a run, and the events about their errors."""
+"""Starts the sinks of a run, to which its records are sent, and reports their errors as events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bai_agent.sinks.sink import Sink
 
 PATIENCE = 10.0
-"""Seconds after which an error is reported."""
+"""An error of a sink that lasts for this long is reported as an event (seconds)."""
 
 
 _SINKS: Mapping[str, str] = {
@@ -25,10 +25,10 @@ _SINKS: Mapping[str, str] = {
     "prometheus": "prometheus_sink:PrometheusSink",
     "cloudwatch": "cloudwatch_sink:CloudWatchSink",
 }
-"""Module and class by the job's table. A job only imports its own sinks, because Kafka's library takes as long
-as all other imports together.
+"""Module and class of each sink, by the name of its table in the descriptor. A job imports only its own
+sinks, because the import of Kafka's library takes as long as all other imports together.
 
-The job store is not in this list, because a node must claim its folder there first and the store holds more
+The job store is not in this list. A node must first claim its part of the store, and the store contains more
 than records.
 """
 
@@ -41,7 +41,7 @@ def sinks_of(job: Job, rundir: RunDir, *, rank: int, redactor: Redactor) -> list
 
 
 class SinkTroubles:
-    """Turns the sinks' errors into `sink` events: one when an error persists, and one when it is over."""
+    """Adds a `sink` event when an error of a sink persists, and another event when the error is over."""
 
     def __init__(
         self, add: Callable[[SinkEvent], None], *, clock: Callable[[], float] = time.monotonic
@@ -52,7 +52,7 @@ class SinkTroubles:
         self._told: set[str] = set()
 
     def observe(self, errors: Mapping[str, str | None]) -> None:
-        """Record the current error of each sink, None if there is none, by the sink's display name."""
+        """Record the current error of each sink. errors: error, or None, by the sink's display name."""
         for sink, error in errors.items():
             if error is None:
                 self._since.pop(sink, None)

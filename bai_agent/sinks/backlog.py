@@ -1,5 +1,5 @@
-"""Reads the pending records of `metrics.jsonl` in batches, and adds the labels by which other systems identify
-a job."""
+"""Reads the records of `metrics.jsonl` that have not been sent, in batches. Also adds the labels by which
+other systems identify a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bai_agent.job.run_directory import read_json
 from bai_agent.light_dataclass import asdict, dataclass
 
 _HOST = "host"
-"""`src` of the machine's own metrics."""
+"""Value of `src` in records of the machine's own metrics."""
 
 
 class Record(NamedTuple):
@@ -34,7 +34,7 @@ class Record(NamedTuple):
     """Time of the value (ms UTC)."""
     seq: int
     labels: dict[str, str]
-    """The record's own labels, including repeat or generation, without the job's labels."""
+    """The record's own labels, including `repeat` or `generation`, but without the job's labels."""
 
 
 def read_record(line: bytes) -> Record:
@@ -59,7 +59,8 @@ def read_record(line: bytes) -> Record:
 
 
 def read_wanted(line: bytes, *, host_metrics: bool) -> Record | None:
-    """Return the record of one line; None for the machine's own metrics without `host_metrics`. Raises RecordError."""
+    """Return the record of one line. None if the record is one of the machine's own metrics and
+    `host_metrics` is false. Raises RecordError."""
     record = read_record(line)
     return None if record.src == _HOST and not host_metrics else record
 
@@ -70,16 +71,18 @@ def _own_labels(record: Mapping[str, Any]) -> dict[str, str]:
     if type(repeat := record.get("repeat")) is int:
         labels = {**labels, "repeat": str(repeat)}
     if type(generation := record.get("generation")) is int:
-        # A metric may have a label of the same name.
+        # A metric can have a label of its own with this name.
         labels = {"generation": str(generation), **labels}
     return labels
 
 
 def labels_of(job: Job, *, rank: int) -> dict[str, str]:
-    """Return the job's own labels, and those that identify the job, its client and its node."""
+    """Return the labels from the job's descriptor, and the labels that identify the job, its client and its
+    node."""
     identity = job.job
     labels = dict(identity.labels)
-    # Added after the user's own labels, so that no user label can make a job look like another one.
+    # These labels are added after the user's own labels, so that no user label can make a job look like
+    # another job.
     labels["action-id"] = identity.action_id or identity.id
     labels["client-id"] = identity.client_id
     if identity.parent_action_id is not None:
@@ -90,14 +93,14 @@ def labels_of(job: Job, *, rank: int) -> dict[str, str]:
 
 
 def labels_in(labels: object) -> dict[str, str]:
-    """Return the labels of a record. Raises RecordError if they are not labels."""
+    """Return the labels of a record. Raises RecordError if they are malformed."""
     if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
         raise RecordError("the labels are not texts by name")
     return labels
 
 
 def is_finite(value: float) -> bool:
-    """Return whether a double can hold `value`."""
+    """Return whether `value` is finite and fits into a double."""
     try:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond the range of a double, which no reader could accept
@@ -108,26 +111,29 @@ T = TypeVar("T")
 
 MAX_RECORDS = 2_000
 MAX_BYTES = 400 * 1024
-"""Limit for the messages of a batch. With keys and headers they fit into one produce request of the usual limit, 1 MiB."""
+"""Largest total size of a batch's messages (bytes). With keys and headers, such a batch fits into one produce
+request of the usual limit, 1 MiB."""
 _READ = 512 * 1024
 _HOST_RECORD = re.compile(rb'"src": ?"host"')
 
 
 @dataclass(frozen=True, kw_only=True)
 class SendProgress:
-    """The progress of a sink; the content of `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
+    """The progress of a sink, as stored in `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
 
     offset: Count = 0
-    """Bytes of `metrics.jsonl`, or of the benchmark's output, that have been processed."""
+    """Number of bytes of `metrics.jsonl`, or of the benchmark's output, that have been processed."""
     delivered: Count = 0
-    """Messages that the receiver has acknowledged, or lines that were written."""
+    """Number of messages that the receiver has acknowledged, or of lines that were written."""
     refused: Count = 0
-    """Messages that the receiver has refused permanently (too large, timestamp out of range)."""
+    """Number of messages that the receiver has refused permanently, for example because they are too
+    large."""
     malformed: Count = 0
-    """Lines that are not records."""
+    """Number of lines that are not records."""
 
     def after(self, batch: Batch[T], *, refused: int) -> SendProgress:
-        """Return the progress after `batch` is finished. refused: number of its messages that were refused."""
+        """Return the progress after `batch` is finished. refused: number of messages of the batch that were
+        refused."""
         return SendProgress(
             offset=batch.end,
             delivered=self.delivered + len(batch.messages) - refused,
@@ -138,30 +144,32 @@ class SendProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(Generic[T]):
-    """The next messages, and the offset in the file after them."""
+    """The next messages to send, and the offset in the file after these messages."""
 
     messages: list[T]
     end: int
     malformed: int
     is_full: bool
-    """Whether a limit ended the batch, so that more records can be read at once."""
+    """Whether the batch ended at a size limit, so that the file possibly contains more records."""
 
 
 class Backlog(Generic[T]):
-    """Reads `metrics.jsonl` from any offset on. Nothing is kept in memory between two batches."""
+    """Reads batches of messages from `metrics.jsonl`, from any offset on. Nothing is kept in memory between
+    two batches."""
 
     def __init__(
         self, path: Path, write: Callable[[bytes], T | None], *, size: Callable[[T], int] = lambda _: 0
     ) -> None:
-        """write: returns the message of a line, or None if the line must not be sent; raises RecordError if the
-        line is not a record. size: returns a message's size (bytes).
+        """write: function that returns the message for a line, or None if the line must not be sent; raises
+        RecordError if the line is not a record. size: function that returns a message's size (bytes).
         """
         self._path = path
         self._write = write
         self._size = size
 
     def read(self, offset: int) -> Batch[T]:
-        """Return the batch that starts at `offset`. Its end is `offset` if there is no complete line yet."""
+        """Return the batch that starts at `offset`. If there is no complete line yet, the batch ends at
+        `offset`."""
         chunk = self._chunk(offset)
         messages: list[T] = []
         end, size, malformed = offset, 0, 0
@@ -183,14 +191,14 @@ class Backlog(Generic[T]):
             start = newline + 1
             end = offset + start
         if end == offset and len(chunk) == _READ:
-            # A record is always shorter than half a mebibyte. The rest of the line counts as one more
-            # malformed line.
+            # This line cannot be a record, because records are shorter than half a mebibyte. The rest of the
+            # line counts as one more malformed line.
             end, malformed = offset + len(chunk), 1
         return Batch(messages=messages, end=end, malformed=malformed, is_full=is_full)
 
     def count(self, offset: int, *, deadline: float, host_metrics: bool) -> int:
-        """Return the number of complete lines after `offset` that must be sent. Only lines that were read by
-        `deadline` are counted."""
+        """Return the number of complete lines after `offset` that must be sent. Lines that cannot be read by
+        `deadline` are not counted."""
         lines = 0
         while chunk := self._chunk(offset):
             chunk = chunk[: chunk.rfind(b"\n") + 1]
@@ -214,8 +222,8 @@ class Backlog(Generic[T]):
 
 
 def read_progress(path: Path) -> SendProgress:
-    """Return the progress in `path`. If it cannot be read, start from the beginning, because sending messages
-    twice is better than losing them."""
+    """Return the progress in the file `path`. If the file cannot be read, return the progress at the
+    beginning, because it is better to send messages twice than to lose them."""
     try:
         return checked(SendProgress, read_json(path), where=str(path))
     except RecordError:
@@ -223,9 +231,9 @@ def read_progress(path: Path) -> SendProgress:
 
 
 def write_progress(path: Path, progress: SendProgress) -> None:
-    """Replace `path` by `progress`. Unlike a run's other files, it is not synced to the disk. A kill of the process cannot
-    undo a rename, and a power loss at worst repeats messages. A sync for each batch would slow down a benchmark that uses the
-    disk.
+    """Replace the file `path` by `progress`. Unlike a run's other files, this file is not synced to the disk.
+    A kill of the process cannot undo a rename, and after a power loss, messages are at worst sent again. A
+    sync for each batch would slow down a benchmark that uses the disk.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.touch(mode=0o600)

@@ -1,7 +1,8 @@
-"""Sends the records of `metrics.jsonl` to CloudWatch Logs as events from which CloudWatch makes metrics.
+"""Sends the records of `metrics.jsonl` to CloudWatch Logs as log events, from which CloudWatch extracts
+metrics.
 
-A thread of its own sends them. The file is the buffer, as with Kafka. `cloudwatch.offset` advances when CloudWatch has
-accepted a batch.
+A separate thread sends the records. As with Kafka, the file `metrics.jsonl` is the buffer.
+`cloudwatch.offset` advances after CloudWatch has accepted a batch.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 SEND_S = 5.0
-"""Seconds for which records are collected before they are sent. Records with the same time make one event, and each
-request costs money."""
+"""Records are collected for this long before they are sent (seconds). Records with the same time share an
+event, and each request costs money."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 # Limits of a request, https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutLogEvents.html
 _MOST_EVENTS = 10_000
 _MOST_BYTES = 1_048_576
 _BYTES_BESIDE = 26
-"""Bytes counted for each event in addition to its text."""
+"""Number of bytes that CloudWatch counts for each event in addition to its text."""
 _LONGEST_SPAN_MS = 24 * 3600 * 1000
 
 # Limits of an event in the embedded metric format,
@@ -61,11 +62,11 @@ _MOST_VALUES = 100
 _LONGEST_EVENT = 256 * 1024
 _LONGEST_NAME, _LONGEST_VALUE = 255, 1024
 _LARGEST, _SMALLEST = 1.174271e108, 8.515920e-109
-"""Bounds of the absolute value that CloudWatch accepts, except 0."""
+"""Largest and smallest absolute value that CloudWatch accepts. It also accepts 0."""
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 _NO_DIMENSIONS = frozenset(["action-id", "parent-action-id"])
-"""Labels that differ between jobs. As dimensions, each of their values would create a metric, which costs
-money."""
+"""Labels whose values differ between all jobs. They are not used as dimensions, because each value would
+create a metric, which costs money."""
 
 _NAMED = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "Seconds"),
@@ -80,7 +81,8 @@ _COUNT_RATE = re.compile(r"(?:1|[A-Za-z_ ]+)?/s(?:ec|econd)?")
 
 
 class CloudWatchSink(SinkThread):
-    """Follows `metrics.jsonl` from the position in `cloudwatch.offset`, and sends each record at least once."""
+    """Reads `metrics.jsonl` from the position in `cloudwatch.offset` on, and sends each record at least
+    once."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class CloudWatchSink(SinkThread):
         redactor: Redactor | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """redactor: not used; all sinks have the same arguments."""
+        """redactor: not used here, but all sinks get the same arguments."""
         super().__init__("CloudWatch")
         if job.cloudwatch is None:
             raise ValueError("the job names no CloudWatch")
@@ -130,8 +132,8 @@ class CloudWatchSink(SinkThread):
             return self._backoff.next()
 
     def _send(self, *, last: bool) -> float | None:
-        """Send a batch if one is due. Return the seconds until the next one, or None if everything has been sent. Raises
-        ServiceError, OSError."""
+        """Send a batch if it is due. Return the seconds until the next batch is due, or None if everything
+        has been sent. Raises ServiceError, OSError."""
         if self._batch is None:
             batch = self._backlog.read(self._progress.offset)
             if batch.end == self._progress.offset:
@@ -166,12 +168,13 @@ class CloudWatchSink(SinkThread):
 
 
 class LogStream:
-    """A log stream, created when the first events arrive."""
+    """A log stream in CloudWatch Logs, which is created when its first events are sent."""
 
     def __init__(
         self, table: CloudWatch, name: str, *, region: str | None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """region: used if neither the table nor the environment names a region; None: the instance's."""
+        """region: region if neither the descriptor's table nor the environment names one. None for the region
+        of this EC2 instance."""
         self._group = table.log_group
         self._name = name
         self._region = table.region or region_in(environment) or region
@@ -180,7 +183,8 @@ class LogStream:
         self._created = False
 
     def put(self, events: Sequence[LogEvent]) -> int:
-        """Append the events of one request, the oldest first; return the number of records that CloudWatch refused. Raises ServiceError."""
+        """Append the events of one request to the log stream, the oldest first. Return the number of records
+        that CloudWatch refused. Raises ServiceError."""
         if not self._created:
             self._create()
         answer = self._ask(
@@ -194,7 +198,7 @@ class LogStream:
         try:
             self._ask("CreateLogStream")
         except ServiceError as error:
-            # The stream may have been created by this node's agent before a restart.
+            # An earlier agent of this node has possibly created the stream.
             if error.code != "ResourceAlreadyExistsException":
                 raise
         self._created = True
@@ -216,7 +220,7 @@ class LogStream:
             raise ServiceError(str(error)) from error
         except ServiceError as error:
             if error.code == "ResourceNotFoundException":
-                # The stream may have been deleted as well.
+                # Somebody has possibly deleted the stream together with its group.
                 self._created = False
                 advice = f"create it: aws logs create-log-group --log-group-name {self._group}"
                 raise ServiceError(
@@ -228,7 +232,7 @@ class LogStream:
 
 
 def requests_of(events: Sequence[LogEvent]) -> Iterator[list[LogEvent]]:
-    """Split `events`, the oldest first, into requests that CloudWatch accepts."""
+    """Split `events`, of which the oldest is first, into requests that CloudWatch accepts."""
     piece: list[LogEvent] = []
     size = 0
     for event in events:
@@ -264,12 +268,12 @@ class LogEvent:
 
 @dataclass
 class _Document:
-    """The values of one log event, which have the same time and the same labels."""
+    """The content of one log event: values with the same time and the same labels."""
 
     timestamp: int
     labels: dict[str, str]
     metrics: dict[str, tuple[str, list[float]]] = field(default_factory=dict)
-    """Units and values of each metric, by name."""
+    """The units and the values of each metric, by the metric's name."""
 
     def add(self, record: Record) -> bool:
         """Add a record; return False if it needs another document."""
@@ -288,15 +292,16 @@ class _Document:
 
 
 class EventWriter:
-    """Makes log events of the records of one node of a job."""
+    """Converts the records of one node of a job to log events."""
 
     def __init__(self, table: CloudWatch, labels: Mapping[str, str]) -> None:
-        """labels: added to the labels of every record."""
+        """labels: labels that are added to those of every record."""
         self._table = table
         self._labels = dict(labels)
 
     def events(self, records: Iterable[Record]) -> tuple[list[LogEvent], int]:
-        """Return the events of `records`, the oldest first as CloudWatch requires, and the number of records it would refuse."""
+        """Return the events for `records`, the oldest first as CloudWatch requires, and the number of records
+        that CloudWatch would refuse."""
         open_documents: dict[tuple[int, tuple[tuple[str, str], ...]], _Document] = {}
         documents: list[_Document] = []
         refused = 0
@@ -349,7 +354,8 @@ class EventWriter:
         return json.dumps(root)
 
     def _dimensions(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Return the labels that are dimensions, in the form that CloudWatch accepts: printable ASCII, not empty, not too long."""
+        """Return the labels that are used as dimensions. Names and values are changed so that CloudWatch
+        accepts them: printable ASCII, not empty, not too long."""
         names = self._table.dimensions
         if names is None:
             names = tuple(sorted(labels.keys() - _NO_DIMENSIONS))[:MOST_DIMENSIONS]
@@ -357,7 +363,8 @@ class EventWriter:
 
 
 def cloudwatch_unit(units: str) -> str | None:
-    """Return CloudWatch's name of `units`; None if it has none, as for KiB, hours and nats.
+    """Return CloudWatch's name of the unit `units`; None if CloudWatch has no name for it, as for KiB, hours
+    and nats.
 
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html
     """
@@ -371,7 +378,7 @@ def cloudwatch_unit(units: str) -> str | None:
 
 
 def _name(text: str) -> str:
-    """Return a name that CloudWatch accepts for a metric or a dimension."""
+    """Change `name` so that CloudWatch accepts it as the name of a metric or a dimension."""
     name = _NOT_PRINTABLE.sub("_", text).strip().lstrip(":")[:_LONGEST_NAME]
     return name if name not in ("", "_aws") else "_"
 

@@ -1,6 +1,6 @@
-"""The last value of each series of a run, and the number of values, in Prometheus' text format.
+"""Writes the last value of each series of a run, and the number of its values, in Prometheus' text format.
 
-After a restart, all values are read again from `metrics.jsonl`.
+A restarted agent reads all values again from `metrics.jsonl`.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 https://prometheus.io/docs/concepts/data_model/#metric-names-and-labels
@@ -18,13 +18,15 @@ from bai_agent.sinks.backlog import Backlog, Record, read_wanted
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "BAI_METRICS_"
-"""Prefix of all metrics of a benchmark, as in the benchmark service's own exporter, so that dashboards fit both."""
+"""Prefix of the names of all metrics of a benchmark. The benchmark service's own exporter uses the same
+prefix, so that the same dashboards can be used."""
 OWN_LABELS = frozenset(["job", "instance", "job_id", "rank"])
-"""Labels that identify the run. A user's label with such a name becomes `exported_…`, as in Prometheus itself."""
+"""Labels that identify the run. A user's label with one of these names is renamed to `exported_…`, as
+Prometheus itself does."""
 
 MOST_SERIES = 10_000
-"""Largest number of series of one run. Without a limit, a label with ever new values would fill the memory of
-this process and of Prometheus."""
+"""Largest number of series of one run. Without this limit, a label with ever new values would fill the memory
+of this process and of Prometheus."""
 _COUNT_NAME = "bai_values_total"
 _COUNT_HELP = "Values of the metric so far."
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -43,7 +45,7 @@ class Family:
 
 
 class LatestValues:
-    """Keeps the last value of each series, from records that it reads as they arrive."""
+    """Reads new records of `metrics.jsonl`, and keeps the last value of each series."""
 
     def __init__(self, metrics: Path, labels: dict[str, str], *, host_metrics: bool) -> None:
         """labels: labels that every series gets."""
@@ -62,7 +64,7 @@ class LatestValues:
         """Number of records that belong to series beyond `MOST_SERIES`."""
 
     def look(self) -> bool:
-        """Read new records; return whether there were any. Raises OSError."""
+        """Read the new records. Return whether there were any. Raises OSError."""
         any_new = False
         while (batch := self._backlog.read(self._offset)).end != self._offset:
             for record in batch.messages:
@@ -73,7 +75,8 @@ class LatestValues:
         return any_new
 
     def left(self, *, deadline: float) -> int:
-        """Return the number of records that were not read, as counted until `deadline` (of `time.monotonic()`)."""
+        """Return the number of records that were not read. Counting ends at `deadline` (time of
+        `time.monotonic()`)."""
         return self._backlog.count(self._offset, deadline=deadline, host_metrics=self._host_metrics)
 
     def text(self) -> bytes:
@@ -113,7 +116,8 @@ def metric_name(name: str) -> str:
 
 
 def label_names(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return `labels` under names that Prometheus accepts. The values of labels that become one are joined by a semicolon."""
+    """Return `labels` with names that Prometheus accepts. If two names become the same, their values are
+    joined by a semicolon."""
     found: dict[str, str] = {}
     for key in sorted(labels):
         name = _NOT_IN_A_NAME.sub("_", key)
@@ -127,7 +131,7 @@ def label_names(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Return labels as they are written between a metric's name and its value."""
+    """Return labels in the form in which they are written between a metric's name and its value."""
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(labels[name])}"' for name in sorted(labels)) + "}"

@@ -1,8 +1,8 @@
-"""Appends the lines of the benchmark's output to a file, each line as a JSON object.
+"""Appends the lines of the benchmark's output to a file for log shippers, each line as a JSON object.
 
 The objects have the form of the benchmark service's index of logs. A log shipper on the machine, such as
-fluent-bit, reads the file. Delivery is at least once: after a kill, the lines of the last second may be
-repeated.
+fluent-bit, reads the file. Each line is written at least once. After a kill of the agent, the lines of the
+last second are possibly written twice.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 _READ = 256 * 1024
 _LONGEST = 64 * 1024
-"""Maximum bytes of one entry. A longer line becomes several entries, because log shippers drop long lines."""
+"""Largest size of one entry (bytes). A longer line becomes several entries, because log shippers drop long
+lines."""
 
 
 class LogLinesFile(SinkThread):
-    """Follows the benchmark's output from the position in `log-lines.offset`."""
+    """Reads the benchmark's output from the position in `log-lines.offset` on, and writes its lines to the
+    file."""
 
     _on_this_machine = True
 
@@ -70,7 +72,7 @@ class LogLinesFile(SinkThread):
         return None if last else _POLL_S
 
     def _take(self, *, last: bool) -> bool:
-        """Write the next lines; return whether there were any. Raises OSError.
+        """Write the next lines of the output. Return whether there were any. Raises OSError.
 
         last: whether the output is complete.
         """
@@ -90,7 +92,8 @@ class LogLinesFile(SinkThread):
         return True
 
     def _read(self, offset: int) -> tuple[int, bytes]:
-        """Return the next bytes and their offset, which is 0 if the benchmark has truncated its output."""
+        """Return the next bytes of the output, and the offset at which they start. The offset is 0 if the
+        benchmark has truncated its output."""
         with _opened(self._output, os.O_RDONLY) as descriptor:
             if descriptor is None:
                 return offset, b""
@@ -99,21 +102,23 @@ class LogLinesFile(SinkThread):
             return offset, os.pread(descriptor, _READ, offset)
 
     def _append(self, content: bytes) -> None:
-        # The file is opened each time, because a log shipper may have moved it away.
+        # The file is opened for each write, because a log shipper can move it away.
         self._path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with _opened(self._path, flags) as descriptor:
             if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is no file")
             size = os.fstat(descriptor).st_size
-            # An incomplete line, of a failed try or a killed agent, must not damage the next line.
+            # A failed write or a killed agent can leave an incomplete line, which must not be joined to the
+            # next line.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             rest = memoryview(b"\n" + content if torn else content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
 
     def _lines_after(self, offset: int, deadline: float) -> int:
-        """Return the number of lines left, as counted until `deadline`: at least 1 if any line is left."""
+        """Return the number of lines that were not written, as counted until `deadline`. At least 1 if any
+        line is left."""
         count = 0
         while True:
             try:
@@ -127,7 +132,7 @@ class LogLinesFile(SinkThread):
 
 
 def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
-    """Return the lines of a chunk, and the offset of the last line's end.
+    """Return the lines of a chunk of the output, and the offset at which the last line ends.
 
     whole: whether the text after the last newline is a line too.
     """
@@ -144,7 +149,8 @@ def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """Open a file; yield None if a file to be read does not exist. Raises OSError."""
+    """Open a file while the context is open. Yield None if the file is to be read but does not exist. Raises
+    OSError."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
     except FileNotFoundError:

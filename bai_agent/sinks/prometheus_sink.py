@@ -1,6 +1,7 @@
-"""Pushes the last value of each metric to a Pushgateway every few seconds, and/or serves it to Prometheus.
+"""Pushes the last value of each metric to a Pushgateway every few seconds, serves these values to Prometheus,
+or both.
 
-The sink stores nothing on disk, because a restarted agent reads `metrics.jsonl` again and pushes the same
+The sink stores nothing on the disk, because a restarted agent reads `metrics.jsonl` again and gets the same
 values.
 """
 
@@ -31,9 +32,9 @@ from bai_agent.sinks.sink import Delivery, SinkThread
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of `metrics.jsonl` for new records."""
 PUSH_S = 5.0
-"""Shortest time between two pushes (seconds), because Prometheus does not scrape the gateway more often."""
+"""Shortest time between two pushes (seconds). Prometheus does not scrape the gateway more often."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _AGAIN_S = 1.0, 15.0, 0.5
 
 
@@ -98,7 +99,7 @@ class PrometheusSink(SinkThread):
             self._endpoint.close()
 
     def _round(self, *, last: bool) -> float | None:
-        """Look at the file, and then listen and push if these are due."""
+        """Read new records. Then start the endpoint or push, if this is due."""
         try:
             if self._latest.look() or not self._text:
                 self._text = self._latest.text()
@@ -144,7 +145,7 @@ class PrometheusSink(SinkThread):
         return None if last else LOOK_S
 
     def _pause_before_push(self) -> float:
-        """Return the seconds until a push may be due; 0 if a push is due now."""
+        """Return the number of seconds until the next push can be due; 0 if a push is due now."""
         if self._arrived == self._latest.records:
             return LOOK_S
         due_s = self._pushed_at + PUSH_S - time.monotonic()
@@ -164,7 +165,8 @@ class PrometheusSink(SinkThread):
 
 
 class Endpoint:
-    """Small web server for `/metrics` on an address of this machine, on its own threads, during the run."""
+    """Small web server that serves `/metrics` on an address of this machine during the run, on its own
+    threads."""
 
     def __init__(self, host: str, port: int, text: Callable[[], bytes]) -> None:
         """Start to listen. Port 0 means any free port. Raises OSError."""
@@ -198,7 +200,8 @@ _MOST_QUOTED = 300
 
 
 class Pushgateway:
-    """The group of one node of a job in a Pushgateway: https://github.com/prometheus/pushgateway#api."""
+    """The group of metrics of one node of a job in a Pushgateway:
+    https://github.com/prometheus/pushgateway#api."""
 
     def __init__(
         self,
@@ -217,7 +220,7 @@ class Pushgateway:
         self._group = f"{address}/metrics/job/bai/job_id/{job_id}/rank/{rank}"
 
     def replace(self, text: bytes) -> None:
-        """Replace the content of the group by `text`. Raises PushError."""
+        """Replace the group's metrics by those in `text`. Raises PushError."""
         self._ask("PUT", text)
 
     def delete(self) -> None:

@@ -1,6 +1,7 @@
-"""Defines the protocol of sinks, their deliveries, and the thread of sinks that work in rounds.
+"""Defines what all sinks have in common: their interface, the summary of their deliveries, and a base class
+for sinks that work in rounds.
 
-In each round a sink looks for new records, delivers them, and waits.
+In each round, such a sink reads new records, delivers them, and waits.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ _FINISHING_PAUSE_S = 0.5
 """Longest pause between two rounds after `finish` (seconds)."""
 _SAME_WARNING_S = 300.0
 _PAST_DEADLINE_S = 1.0
-"""Seconds that `finish` waits for the last round of a sink on this machine, even after its deadline."""
+"""`finish` waits at least this long for the last round of a sink that needs no network, even after its
+deadline (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """Summary of a sink's deliveries over all restarts of the agent, in the sink's unit (messages, bytes)."""
+    """Summary of a sink's deliveries over all restarts of the agent. The numbers are in the sink's unit, such
+    as messages or bytes."""
 
     delivered: int
-    """Units that were acknowledged."""
+    """Number of units that were acknowledged."""
     undelivered: int
-    """Units without an acknowledgement."""
+    """Number of units that were not acknowledged."""
     error: str | None
     """Reason why units are undelivered. None if `undelivered` is 0."""
     warnings: tuple[str, ...] = ()
@@ -37,7 +40,8 @@ class Delivery:
 
     @classmethod
     def of(cls, *, delivered: int, undelivered: int, what: str, place: str, why: str) -> Delivery:
-        """Return the summary of these numbers. what: the unit, as in "values". why: half a sentence."""
+        """Return the summary with these numbers and a warning about undelivered units. what: name of the
+        unit, such as "values". why: the reason, as half a sentence."""
         if not undelivered:
             return cls(delivered=delivered, undelivered=0, error=None)
         warning = f"{undelivered} of {delivered + undelivered} {what} did not reach {place}: {why}."
@@ -45,7 +49,7 @@ class Delivery:
 
 
 class RareWarnings:
-    """Logs warnings, but not the same text repeatedly."""
+    """Logs warnings, but does not repeat the same text within a short time."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -61,7 +65,8 @@ class RareWarnings:
 
 
 class Sink(Protocol):
-    """A destination of records during the run. A sink works on its own thread, so it never delays the run."""
+    """A system to which records are sent during the run. A sink works on its own thread, so it never delays
+    the run."""
 
     @property
     def name(self) -> str:
@@ -74,30 +79,33 @@ class Sink(Protocol):
         ...
 
     def start(self) -> None:
-        """Begin, or continue from the position of the previous agent's sink."""
+        """Start to deliver, at the position that an earlier agent's sink reached, or at the beginning."""
         ...
 
     def flush_soon(self) -> object:
-        """Send the pending records now, without waiting for more."""
+        """Send the pending records at once, without waiting for further records."""
         ...
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver the rest and return a summary of the whole run, by `deadline` (of `time.monotonic()`) at the latest.
+        """Deliver the remaining records, and return a summary of the whole run, at `deadline`
+        (`time.monotonic()`) at the latest.
 
-        Called after the last record was written.
+        Called after the last record of the run was written.
         """
         ...
 
 
 class SinkThread(threading.Thread, ABC):
-    """Runs rounds until a round after `finish` has nothing left to do, or until the deadline has passed.
+    """Base class of sinks that work in rounds, on a separate thread. The rounds end when, after `finish`, a
+    round has nothing left to do or the deadline has passed.
 
-    Only this thread replaces the sink's state, and always as a whole, so readers see a consistent state.
+    Only this thread changes the sink's progress, and always replaces the whole object, so other threads see a
+    consistent state.
     """
 
     _on_this_machine = False
-    """Whether a round needs no network. If so, the last round runs even after the deadline, because other
-    sinks may have used up the time."""
+    """Whether a round of this sink needs no network. If so, the last round runs even after the deadline,
+    because other sinks have possibly used up the time."""
 
     def __init__(self, name: str) -> None:
         """name: display name, such as "CloudWatch"."""
@@ -120,7 +128,8 @@ class SinkThread(threading.Thread, ABC):
         self._wake.set()
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver the rest and return a summary of the whole run, by `deadline` (of `time.monotonic()`)."""
+        """Deliver the remaining records, and return a summary of the whole run, at `deadline`
+        (`time.monotonic()`) at the latest."""
         self._give_up_at = deadline
         self._finishing.set()
         self._wake.set()
@@ -133,15 +142,15 @@ class SinkThread(threading.Thread, ABC):
         last = False
         try:
             while time.monotonic() < self._give_up_at or (self._on_this_machine and not last):
-                # This is checked before the round, so that the last round finds all records.
+                # `finish` is checked for before the round, so that the last round finds all records.
                 last = self._finishing.is_set()
                 pause_s = self._round(last=last)
                 if pause_s is None:
                     return
                 self._pause(pause_s, last=last)
         except Exception:
-            # This is the thread's outermost frame. A defect must appear in the result, but must not end the
-            # run.
+            # Any error is caught in the thread's outermost frame. A defect must appear in the result, but
+            # must not end the run.
             log.exception("%s: the sink ended by a defect", self.name)
             self._error = "it ended by a defect; agent.log has the details"
         finally:
@@ -150,27 +159,29 @@ class SinkThread(threading.Thread, ABC):
 
     @abstractmethod
     def _round(self, *, last: bool) -> float | None:
-        """Deliver what is due; return the seconds until the next round, or None if this round was the last.
+        """Deliver the records that are due. Return the seconds until the next round, or None if this round
+        was the last.
 
-        last: whether all records are written. If so, a round that finds no more records is the last.
+        last: whether the run writes no further records. If so, the first round that finds no records is the
+        last.
         """
 
     @abstractmethod
     def _summary(self, deadline: float) -> Delivery:
-        """Return the delivered and undelivered numbers. Called when the rounds are over or the time is up."""
+        """Return the summary of the deliveries. Called after the last round, or at the deadline."""
 
     def _close(self) -> None:
-        """Release the resources of the rounds."""
+        """Close connections and files. Called after the last round."""
 
     def _failed(self, reason: str) -> None:
-        """Log (once) the reason why nothing can be delivered, and store the reason for `error`."""
+        """Store the reason why nothing can be delivered, which `error` returns, and log the reason once."""
         if reason != self._error:
             log.warning("%s: %s", self.name, reason)
         self._error = reason
 
     def _pause(self, seconds: float, *, last: bool) -> None:
         if last:
-            # After `finish`, `_wake` remains set, so waiting for it would return at once.
+            # After `finish`, `_wake` stays set, so waiting for this event would return at once.
             time.sleep(min(seconds, _FINISHING_PAUSE_S))
             return
         self._wake.wait(seconds)

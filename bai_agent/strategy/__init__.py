@@ -1,4 +1,4 @@
-"""Strategies decide which program a node starts. Each way in which nodes work together has its own module."""
+"""A strategy decides which program each node of a job starts. Each strategy has a module in this folder."""
 
 from __future__ import annotations
 
@@ -17,42 +17,43 @@ if TYPE_CHECKING:
 
 
 class Strategy(Protocol):
-    """How the nodes of a job work together."""
+    """A way in which the nodes of a job work together, such as `torchrun`."""
 
     def check(self, job: Job) -> None:
-        """Raise DescriptorError for a job that nodes cannot run in this way."""
+        """Raise DescriptorError if this strategy cannot run the job."""
         ...
 
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
-        """Return the program that the node `me` of `peers` (in the order of their ranks) starts. command: the benchmark's
-        own. The method has no side effects."""
+        """Return the program that the node `me` starts. peers: all nodes, in the order of their ranks.
+        command: the benchmark's own command. Has no side effects."""
         ...
 
 
 @runtime_checkable
 class ExplainsFailure(Protocol):
-    """A strategy whose launcher reports which of its processes failed. With other strategies, only the
-    launcher's own exit is known."""
+    """A strategy whose launcher reports which of its processes failed. With other strategies, bai only knows
+    how the launcher itself ended."""
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-        """Return which process of the node `me` failed first; None if unknown. Has no side effects.
+        """Return which process on the node `me` failed first; None if unknown. Has no side effects.
 
-        The benchmark may have written anything into `remains`.
+        The content of `remains` is untrusted, because the benchmark can have written it.
         """
         ...
 
 
 @runtime_checkable
 class SetsUp(Strategy, Protocol):
-    """A strategy whose nodes must be set up before they join."""
+    """A strategy whose nodes must be set up before they join the job."""
 
     def setup(self, job: Job, rank: int) -> Setup:
-        """Return the requirements of the node `rank` in a job of several nodes. Has no side effects."""
+        """Return the requirements that the node `rank` must meet in a job of several nodes. Has no side
+        effects."""
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
-        """Return, in a sentence, why these nodes cannot work together; None if the nodes can work together.
-        The method has no side effects."""
+        """Return a sentence that says why these nodes cannot work together; None if they can. Has no side
+        effects."""
         ...
 
 
@@ -61,7 +62,7 @@ class PlacesNodes(Strategy, Protocol):
     """A strategy whose nodes need different addresses even if all nodes are on this machine."""
 
     def local_address(self, job: Job, node: int) -> str:
-        """Return the loopback address of the node with this number. The method has no side effects."""
+        """Return the loopback address of the node with this number. Has no side effects."""
         ...
 
 
@@ -75,7 +76,7 @@ _STRATEGIES: Mapping[str, str] = {
     "ray": "ray_cluster:Ray",
     "torchrun": "torchrun:Torchrun",
 }
-"""Module and class by the strategy's name. A job only imports the module of its own strategy."""
+"""Module and class of each strategy, by its name. A job imports only the module of its own strategy."""
 
 
 def _find_strategy(name: str) -> Strategy | None:
@@ -98,19 +99,18 @@ def strategy_of(job: Job) -> Strategy:
 
 
 def explain_failure(job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-    """Return which process of the node `me` failed first; None if the strategy cannot determine the
-    process."""
+    """Return which process on the node `me` failed first; None if the strategy cannot find out."""
     strategy = _find_strategy(job.strategy.name)
     return strategy.explain(job, remains, me, peers) if isinstance(strategy, ExplainsFailure) else None
 
 
 def role_of(job: Job, me: Peer, peers: Sequence[Peer]) -> Role:
-    """Return the role of the node `me` of `peers` in the job."""
+    """Return the role of the node `me` in the job. peers: all nodes, in the order of their ranks."""
     return strategy_of(job).launch(job, (), me, peers).role
 
 
 def node_environment(job: Job, me: Peer, peers: Sequence[Peer], *, hostfile: str) -> dict[str, str]:
-    """Return the variables that every process of the benchmark has, whatever the strategy.
+    """Return the environment variables that every process of the benchmark gets, whatever the strategy.
 
     hostfile: the path of a file with a line "ADDRESS slots=N" for each node, as Open MPI reads it.
     """

@@ -1,8 +1,9 @@
-"""Runs AdaptDL's replicas on every node. The replicas save, exit and start again when nodes join or leave:
-https://adaptdl.readthedocs.io
+"""Runs AdaptDL's replicas on every node. The replicas save their state, exit and are started again when nodes
+join or leave: https://adaptdl.readthedocs.io
 
-Scripts run unchanged. Each node starts a spawner, which starts one replica for each slot; the agent is AdaptDL's supervisor
-(`peers/adaptdl_supervisor.py`). A restart of AdaptDL is a generation.
+Scripts run unchanged. Each node starts a spawner, which starts one replica for each slot of the node. The
+agent is AdaptDL's supervisor (`peers/adaptdl_supervisor.py`). Each restart of the replicas is a generation of
+the job.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
 from bai_agent.strategy.torchrun import pytorch_environment
 
 VERSION = "0.2.11"
-"""Version of AdaptDL that is known to work with this strategy. AdaptDL also compares it with its scheduler's
-version."""
+"""Version of AdaptDL that is known to work with this strategy. AdaptDL also compares its own version with
+this version, which it is told is its scheduler's."""
 _FAILURE = "replica.json"
 _SPAWNER = (sys.executable, "-I", "-S", adaptdl_spawner.__file__)
 
 
 class AdaptDl:
-    """Starts a spawner on each node. The spawner runs the benchmark's command as each of its replicas."""
+    """Starts a spawner on each node. The spawner runs the benchmark's command once per replica."""
 
     def check(self, job: Job) -> None:
         if not job.is_elastic:
@@ -80,8 +81,8 @@ class AdaptDl:
 
 
 def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]:
-    """Return AdaptDL's variables that are the same for all replicas of a node; the agent adds the variables
-    of its supervisor."""
+    """Return the AdaptDL variables that are the same for all replicas of a node. The agent adds the variables
+    with the supervisor's address."""
     environment = {
         "ADAPTDL_CHECKPOINT_PATH": "$(BAI_CHECKPOINT_DIR)",
         "ADAPTDL_MASTER_ADDR": peers[0].address,
@@ -92,8 +93,8 @@ def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]
         "ADAPTDL_SCHED_VERSION": VERSION,
         adaptdl_spawner.FAILURE_FILE: f"$({LAUNCHER_FOLDER})/{_FAILURE}",
     }
-    # AdaptDL's checkpoints contain more than weights, which PyTorch 2.6 and later refuses to load without this
-    # variable.
+    # AdaptDL's checkpoints contain more than weights. Without this variable, PyTorch 2.6 and later refuses to
+    # load them.
     weights = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     return {**environment, **pytorch_environment(job, me, alone=len(peers) == 1, more=weights)}
 

@@ -1,13 +1,14 @@
 """Starts the replicas of one node of an AdaptDL job: `python -I -S adaptdl_spawner.py FIRST COUNT GRACE -- COMMAND …`.
 
 FIRST: rank of the first replica. COUNT: number of replicas on this node. GRACE: seconds for the other
-replicas to end after a replica has ended. The spawner passes SIGTERM on. The spawner's exit code is that of
-the first replica that failed. If no replica failed, the exit code is 143 if a replica exited with 143, and 0
-otherwise. AdaptDL exits with 143 if a replica has saved its state and wants to be restarted. A replica that
-SIGTERM kills before AdaptDL can handle the signal counts as 143.
+replicas to end after a replica has ended. The spawner passes SIGTERM on to the replicas. The spawner's exit
+code is that of the first replica that failed. If no replica failed, the exit code is 143 if a replica exited
+with 143, and 0 otherwise. AdaptDL exits with 143 if a replica has saved its state and wants to be restarted.
+If SIGTERM kills a replica before AdaptDL can handle the signal, the replica counts as one that exited with
+143.
 
-Each node runs this file by its path. The spawner stays in memory as long as the replicas, so it only uses the
-standard library.
+Each node runs this file by its path. The spawner stays in memory as long as the replicas run, so it imports
+only the standard library.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from pathlib import Path
 SAVED = 143
 """Exit code of a replica that has saved its state and wants to be restarted."""
 FAILURE_FILE = "BAI_ADAPTDL_FAILURE"
-"""Environment variable with the path of the note about the first replica that failed."""
+"""Environment variable with the path to which the spawner writes a note about the first replica that
+failed."""
 STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
 """Folder whose sitecustomize.py lets AdaptDL work with current versions of its dependencies."""
 
 _BROKEN_S = 5.0
-"""Seconds for the other replicas to end after a failure. The other replicas cannot save without the replica
-that failed."""
+"""After a replica failed, the other replicas are killed this long afterwards (seconds). They cannot save
+their state without the failed replica."""
 _TICK_S = 0.05
 
 
@@ -45,13 +47,13 @@ class Replicas:
         """Exit code of the first replica that failed; negative for a signal."""
         self._has_saved = False
         self._kill_at: float | None = None
-        """Time at which the remaining replicas are killed (monotonic clock). None if no replica has ended
-        early."""
+        """Time at which the remaining replicas are killed (monotonic clock). None while no replica has failed
+        or exited to be restarted."""
         self._is_killing = False
         for local in range(count):
             child = subprocess.Popen(command, env=_environment(first, local, count))
             self._running[child.pid] = first + local
-            # The child is reaped below, together with its siblings.
+            # `run` reaps this child together with the other replicas.
             child.returncode = 0
 
     def terminate(self) -> None:
@@ -59,7 +61,8 @@ class Replicas:
         self._send(signal.SIGTERM)
 
     def run(self) -> int:
-        """Wait for all replicas; return the exit code. A signal gives 128 plus its number, as in shells."""
+        """Wait until all replicas have ended. Return the spawner's exit code; for a signal, it is 128 plus
+        the signal's number, as in shells."""
         while self._running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid in self._running:
@@ -96,7 +99,7 @@ class Replicas:
 
 
 def main() -> int:
-    """Run the replicas that the command line describes."""
+    """Run the replicas that the command-line arguments describe."""
     first, count, grace_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     command = sys.argv[5:]
     asked: list[int] = []
@@ -121,7 +124,7 @@ def _environment(first: int, local: int, count: int) -> dict[str, str]:
     if str(STARTUP) not in folders and os.access(STARTUP, os.R_OK | os.X_OK):
         env["PYTHONPATH"] = ":".join([str(STARTUP), *folders])
     for name in ("NO_PROXY", "no_proxy"):
-        # The supervisor is on this node, so no proxy of the benchmark may be used for it.
+        # The supervisor is on this node, so the replicas must not use the benchmark's proxy to reach it.
         env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1"]))
     devices = _devices()
     if 1 < count <= len(devices):
@@ -130,8 +133,8 @@ def _environment(first: int, local: int, count: int) -> dict[str, str]:
 
 
 def _devices() -> list[str]:
-    """Return the names of the usable GPUs. Each replica gets one GPU, because AdaptDL uses the first GPU that
-    it sees."""
+    """Return the names of the usable GPUs. Each replica gets exactly one GPU, because AdaptDL uses the first
+    GPU that it sees."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [each for each in listed.split(",") if each.strip()]

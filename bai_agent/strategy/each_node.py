@@ -12,10 +12,10 @@ from bai_agent.job.peers import Peer
 from bai_agent.strategy.launch import Launch
 
 _JOBS = 2**14 - 2
-"""Number of networks below 127.0.0.0/8, without the last network and the first network, which contains
-127.0.0.1."""
+"""Number of usable networks below 127.0.0.0/8. The first network, which contains 127.0.0.1, and the last
+network are not used."""
 _NODES = 2**10 - 1
-"""Number of addresses in each network below 127.0.0.0/8, without the first address."""
+"""Number of usable addresses in each of these networks. The first address is not used."""
 
 
 class EachNode:
@@ -34,8 +34,8 @@ class EachNode:
 
 
 def require_one_process(job: Job, starts: str, advice: str = "") -> None:
-    """Raise DescriptorError if the job requests several processes per node but its strategy starts only one
-    process. starts: part of the message."""
+    """Raise DescriptorError if the job requests several processes per node. Called by strategies that start
+    only one. starts: part of the message."""
     wanted = job.strategy.processes_per_node
     if wanted.lstrip("0") != "1":
         more = f"; {advice}" if advice else ""
@@ -45,8 +45,8 @@ def require_one_process(job: Job, starts: str, advice: str = "") -> None:
 
 
 def loopback_address(job: Job, node: int) -> str:
-    """Return a loopback address for a node on this machine. A node of another job is unlikely to have the
-    same address."""
+    """Return a loopback address for a node of a job on this machine. The address depends on the job, so a
+    node of another job is unlikely to have it."""
     network = 1 + zlib.crc32(job.job.id.encode()) % _JOBS
     address = network << 10 | 1 + node % _NODES
     return f"127.{address >> 16}.{address >> 8 & 255}.{address & 255}"

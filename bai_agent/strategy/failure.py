@@ -1,4 +1,5 @@
-"""The traces of a failed launch on its node, and the cause that its strategy finds in them."""
+"""What a failed launch leaves on its node, and the cause of the failure that a strategy finds in these
+files."""
 
 from __future__ import annotations
 
@@ -21,28 +22,28 @@ class LeftFile:
     path: str
     """Path of the file, relative to the launcher's folder."""
     content: str
-    """Content of a file, or its beginning if it is large. The benchmark may have written it."""
+    """Content of the file, or its beginning if the file is large. The benchmark possibly wrote the file."""
     modified: int
-    """Time of the last change (ms UTC)."""
+    """Time of the file's last change (ms UTC)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remains:
-    """The traces of a failed launch on its node. The benchmark may have written any of these files."""
+    """What a failed launch leaves on its node. The benchmark possibly wrote any of these files."""
 
     log: str
     """The end of the output of the launcher and its processes."""
     code: int | None = None
     """Exit code of the launcher."""
     files: Sequence[LeftFile] = ()
-    """Files of the launcher's folder, `LAUNCHER_FOLDER`, in any order."""
+    """Files in the launcher's folder (see `LAUNCHER_FOLDER`), in any order."""
     processes: Sequence[ProcessEnd] = ()
-    """Ends of processes on this node, if they were recorded."""
+    """How processes on this node ended, as far as recorded."""
 
 
 def left_note(kind: type[T], remains: Remains, *, path: str) -> T | None:
-    """Return the note that one of our programs wrote into the launcher's folder. None if there is no note or the file has other
-    content."""
+    """Return the note that one of bai's programs wrote into the launcher's folder. None if there is no such
+    file, or if it has other content."""
     for each in remains.files:
         if each.path == path:
             with suppress(RecordError):
@@ -52,22 +53,22 @@ def left_note(kind: type[T], remains: Remains, *, path: str) -> T | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """The first process that failed, among those of a launch."""
+    """The first process of a launch that failed."""
 
     process: str
     """Name of the process for messages, such as "process 3 (local rank 1)"."""
     code: int | None = None
-    """Exit code of the process; None if the code is unknown or a signal ended the process."""
+    """Exit code of the process; None if the code is unknown or a signal terminated the process."""
     signal: int | None = None
-    """Signal that ended the process."""
+    """Signal that terminated the process; None if no signal did."""
     message: str = ""
-    """The process's own message, in one line, such as "ValueError: bad weights"."""
+    """The process's own error message, in one line, such as "ValueError: bad weights"."""
     traceback: Sequence[str] = ()
     """Lines of the process's exception, if the process recorded an exception."""
     failed: int | None = None
     """Time of the failure (ms UTC); None if unknown."""
     printed: str | None = None
-    """Output of the processes, which is the log before the launcher's report of the failure. None if
-    unknown."""
+    """Output of the processes: the part of the log before the launcher's report of the failure. None if that
+    part is unknown."""
     rank: int | None = None
-    """Rank of the process, if its output is in a log of its own on this node."""
+    """Rank of the process, if the process has a log of its own on this node."""

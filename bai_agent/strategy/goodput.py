@@ -1,12 +1,13 @@
-"""Prints the number of nodes with which an AdaptDL job is worth running, by its hints: `python goodput.py QUESTION`.
+"""Computes from an AdaptDL job's hints with how many nodes the job is best run, and prints the number:
+`python goodput.py QUESTION`.
 
-QUESTION: a JSON object with `hints` (as AdaptDL gives them), `current` and `most` (numbers of nodes), and
-`slots` (replicas of each node). The rule is that of AdaptDL on AWS, in adaptdl_ray/aws/optimizer.py. The rule
-takes the largest number whose speed-up over one node is at least half of that number. The current number
-stays if the new number is hardly faster or hardly different.
+QUESTION: a JSON object with `hints` (as AdaptDL sends them), `current` and `most` (numbers of nodes), and
+`slots` (replicas per node). The rule is the one that AdaptDL uses on AWS, in adaptdl_ray/aws/optimizer.py. It
+chooses the largest number of nodes whose speed-up over one node is at least half of that number. The current
+number is kept if the chosen number is hardly faster or hardly different.
 
-The program runs as the benchmark's user in the benchmark's Python, which has AdaptDL, numpy and scipy. That Python may be older than
-the agent's, so the syntax is that of Python 3.6.
+The program runs as the benchmark's user in the benchmark's Python, which has AdaptDL, numpy and scipy. The
+benchmark's Python can be older than the agent's, so the syntax is that of Python 3.6.
 """
 
 import json
@@ -17,23 +18,24 @@ from importlib import import_module
 from typing import Any
 
 MARK = "bai: nodes wanted "
-"""Start of the line with the answer. Python's start-up files may print other lines before this line."""
+"""Start of the output line with the answer. Python's start-up files can print other lines before this
+line."""
 FLOOR = 0.5
-"""Smallest speed-up per node."""
+"""A number of nodes is chosen only if the speed-up divided by this number is at least this share."""
 LEAST_GAIN = 1.05
-"""Smallest speed-up that justifies another number of nodes."""
+"""Smallest speed-up over the current number of nodes that justifies a change."""
 LEAST_CHANGE = 0.15
 """Smallest change of the number of nodes, as a share of the current number."""
 CPU_SECONDS = 5
 """CPU time limit of one run of this program, imports included (seconds)."""
 SECONDS = 50
-"""Time limit of one run of this program (seconds). The limit is long, because the benchmark may use most of
+"""Time limit of one run of this program (seconds). The limit is long, because the benchmark can use most of
 the CPU time."""
 
 
 def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
-    """Return the best number of nodes, and the speed-up over one node of the best and of the current number.
-    Raises ValueError."""
+    """Return the best number of nodes, and the speed-ups over one node with the best and with the current
+    number of nodes. Raises ValueError."""
     np = import_module("numpy")
     if not hasattr(np, "int"):
         vars(np)["int"] = int  # AdaptDL's last version is older than numpy 1.24

@@ -1,5 +1,5 @@
-"""Runs a server, and the client that measures the server. Node 1 runs the server, and node 0 runs the
-benchmark's command.
+"""Runs a server on node 1, and the benchmark's command on node 0. The command is the client that measures the
+server.
 
 `Job.of_node` gives each node its own command, data and metrics.
 """
@@ -16,8 +16,8 @@ from bai_agent.strategy.launch import Launch, Role, Setup
 
 
 class Inference:
-    """Starts the client when the server is ready. When the client ends, the server is stopped. If the server ends earlier, the job
-    fails."""
+    """Starts the client when the server is ready. After the client has ended, the server is stopped. If the
+    server ends earlier, the job fails."""
 
     def check(self, job: Job) -> None:
         require_one_process(job, "inference starts each command once")

@@ -14,77 +14,80 @@ class Role(Enum):
     """The part of a node in the job."""
 
     COMPUTE = "compute"
-    """The node ends when its own processes have ended."""
+    """A node whose part of the job ends when its own processes have ended."""
     SERVE = "serve"
-    """Another node uses the program that this node runs. The node's part succeeds when the coordinator reports
-    that the job succeeded."""
+    """A node that runs a program for another node, such as a server. Its part of the job succeeds when the
+    coordinator reports that the job succeeded."""
 
 
 LAUNCHER_FOLDER = "BAI_LAUNCHER_FOLDER"
-"""In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is replaced by the path of a folder of this run. The
-strategy's `explain` gets the files that a launcher writes there about a failure. The benchmark does not have
-the variable."""
+"""In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is replaced by the path of the launcher's folder of
+this run. The strategy's `explain` gets the files that a launcher writes into this folder. The benchmark does
+not get the variable."""
 
 RUN_TOKEN = "BAI_RUN_TOKEN"  # noqa: S105 - a name
 """In a value of `Launch.env`, `$(BAI_RUN_TOKEN)` is replaced by a secret that the nodes of this generation
-share, or by "" if there is one node. The benchmark does not have the variable."""
+share, or by "" if the job has one node. The benchmark does not get the variable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Requirements of a launch in addition to the benchmark's own. The requirements are checked on the
-    machine just before the start."""
+    """What a launch requires in addition to what the benchmark itself requires. The agent checks these
+    requirements right before the start."""
 
     folders: tuple[str, ...] = ()
-    """Folders in which the program (`argv[0]`) is searched after the benchmark's PATH."""
+    """Folders in which the launch's program (`argv[0]`) is looked up, after the benchmark's PATH."""
     program: str | None = None
-    """Advice if the program is missing, such as "install it with …"."""
+    """Advice for the user if the program is missing, such as "install it with …"."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Modules that the benchmark's Python must have, each with advice if the module is missing."""
+    """Modules that the benchmark's Python must have. The values are advice for the user if the module is
+    missing."""
     cpus: int = 0
-    """Number of CPUs for all of the node's processes together."""
+    """Number of CPUs that all processes of the node need together."""
     cores: int = 0
-    """Number of cores for all of the node's processes together. A core with several hardware threads counts
-    once."""
+    """Number of cores that all processes of the node need together. A core with several hardware threads
+    counts once."""
     own_program: str | None = None
-    """One of bai's own files, which the agent's Python runs as the benchmark's user around each process."""
+    """One of bai's own programs, which starts each process of the benchmark. The agent's Python runs the
+    program as the benchmark's user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Requirements that one of several nodes must meet before it joins. If a node does not meet these
-    requirements, nothing starts on any node."""
+    """Requirements that a node must meet before it joins a job of several nodes. If one node does not meet
+    them, nothing is started on any node."""
 
     program: str | None = None
-    """Program that must exist on the node, looked up as in `Needs`. The program's version is published to the
-    other nodes as `engine` of a `Peer`."""
+    """Program that must exist on the node, and is looked up as in `Needs`. The node publishes the program's
+    version to the other nodes, as `engine` of its `Peer`."""
     needs: Needs = Needs()
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Versions of the benchmark's modules that are known to work. Any other version causes a warning."""
+    """Known-good versions of modules of the benchmark's Python, by module. Any other version causes a
+    warning."""
     ports: tuple[int, ...] = ()
-    """Ports on which the node will listen. The ports must be free before."""
+    """Ports on which the node will listen, and which must be free before it joins."""
     ssh: bool = False
-    """Whether the coordinator logs in to the other nodes by SSH. If so, each node makes a key and publishes
-    the key's public part."""
+    """Whether the coordinator logs in to the other nodes by SSH. If so, each node creates a key pair and
+    publishes the public key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshTo:
     """Nodes to which this node logs in with `ssh ADDRESS` and its own key. The launch waits until all these
-    nodes answer."""
+    nodes accept a login."""
 
     hosts: tuple[Peer, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshFrom:
-    """Says that the node starts `sshd`, which accepts logins with a single key and gives them the benchmark's
-    environment of this node."""
+    """Says that this node starts `sshd`, which accepts logins with one key only. Programs of such a login get
+    this node's environment of the benchmark."""
 
     address: str
     port: int
     public_key: str
-    """Public part of the accepted key."""
+    """Public key that `sshd` accepts."""
 
 
 Ssh: TypeAlias = SshTo | SshFrom
@@ -92,17 +95,18 @@ Ssh: TypeAlias = SshTo | SshFrom
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A command and its environment, as the shim starts them."""
+    """The command that the shim starts on a node, with its environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that are added to the benchmark's environment. `$(NAME)` in a value is replaced by a variable
-    of that environment."""
+    """Variables that are added to the benchmark's environment. `$(NAME)` in a value is replaced by the value
+    of the variable NAME of that environment."""
     needs: Needs = Needs()
     role: Role = Role.COMPUTE
     ssh: Ssh | None = None
     server: Peer | None = None
-    """Node whose server must be ready before the start, as the job's `[server]` says."""
+    """Node whose server must be ready before the start. The job's `[server]` table says when the server is
+    ready."""
     on_each_node: tuple[str, ...] = ()
-    """Prefix that makes a command of `[repeat]` run on each node. Empty if each node runs the command
-    itself."""
+    """Words that are put before a command of `[repeat]`, so that it runs on each node. Empty if each node
+    runs the command by itself."""

@@ -1,7 +1,7 @@
 """Runs Open MPI's launcher, for MPI programs and Horovod: https://docs.open-mpi.org and
 https://horovod.readthedocs.io/en/stable/mpi.html
 
-Node 0 is the launcher and also computes. Node 0 starts `mpirun`, which logs in to the other nodes by SSH. The
+Node 0 starts `mpirun`, which logs in to the other nodes by SSH, and also runs processes of the benchmark. The
 other nodes start sshd.
 """
 
@@ -26,8 +26,8 @@ _FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/amazon/openmpi5/bin", "/opt/openmpi
 """Folders of Open MPI in AWS's images: two from the EFA installer, and one in AWS's containers."""
 
 _AS_ROOT = {
-    # Without OMPI_ALLOW_RUN_AS_ROOT and its confirmation, mpirun refuses to run as root. These variables have
-    # no effect for other users.
+    # Without OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM, mpirun refuses to run as root. These
+    # variables have no effect for other users.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     # Open MPI 5 uses PRRTE's launcher.
@@ -36,14 +36,14 @@ _AS_ROOT = {
 }
 
 _PROCESS = (sys.executable, "-I", "-S", mpi_process.__file__)
-"""Prefix that starts a process of the benchmark and writes its output to a file of its own; see
-`mpi_process.py`."""
+"""Words that are put before the benchmark's command, so that each process writes its output to a file of its
+own; see `mpi_process.py`."""
 
 _SSH_STEPS = (sys.executable, "-I", "-S", ssh_steps.__file__)
 
 _FOR_USERS_MPIRUN = {
-    # If the command starts mpirun itself, these variables replace the options that we would pass to mpirun
-    # (Open MPI 4 and 5).
+    # If the benchmark's command starts mpirun itself, these variables replace the options that bai would pass
+    # to mpirun (Open MPI 4 and 5).
     "OMPI_MCA_orte_default_hostfile": "$(BAI_HOSTFILE)",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "PRTE_MCA_prte_default_hostfile": "$(BAI_HOSTFILE)",
@@ -51,21 +51,21 @@ _FOR_USERS_MPIRUN = {
 }
 
 _FROM_LAUNCHER_ALONE = {
-    # With 64 or more nodes, nodes would log in to other nodes, but only the launcher has the key.
+    # With 64 or more nodes, mpirun would let nodes log in to further nodes, but only node 0 has the key.
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
     "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
 }
 
 _ON_ITS_NODE = ("/bin/sh", "-c", 'cd -- "$BAI_WORK_PATH" && exec "$@"', "sh")
-"""Starts a process in the working folder of its own node. mpirun would use the launcher's folder, which may not
-exist on other nodes."""
+"""Starts a process in the working folder of its own node. mpirun would use the working folder of node 0,
+which possibly does not exist on other nodes."""
 
 _ENGINE = re.compile(r"mpirun \(Open MPI\) (?P<version>(?P<major>[0-9]+)\.\S+)")
 
 
 class Mpi:
-    """A single `mpirun` starts the benchmark's command as each process. Several nodes on the same machine are treated as one node
-    with all processes."""
+    """One `mpirun` starts all processes of the benchmark on all nodes. Several nodes on the same machine are
+    treated as one node with all of their processes."""
 
     modules: Mapping[str, str] = {}
 
@@ -73,7 +73,7 @@ class Mpi:
         return
 
     def setup(self, job: Job, rank: int) -> Setup:
-        # A command that starts mpirun itself may use an mpirun that is not on PATH.
+        # A command that starts mpirun itself can use an mpirun that is not on PATH.
         users = job.strategy.launch is MpiLaunch.USER and (rank == COORDINATOR or job.is_elastic)
         needs = self._needs(job)
         return Setup(program=None if users else "mpirun", needs=needs, ssh=True)
@@ -119,13 +119,13 @@ class Mpi:
                 on_each_node=each,
             )
         slots = sum(peer.slots for peer in peers)
-        # The number after a host decides how many processes run there, whatever its number of cores. Processes are
-        # not bound, because bound processes of two jobs would share cores.
+        # The number after a host decides how many processes run on it, whatever its number of cores.
+        # Processes are not bound to cores, because bound processes of two jobs would share the same cores.
         hosts = ",".join(f"{'127.0.0.1' if alone else peer.address}:{peer.slots}" for peer in peers)
         options = ["--host", hosts, *_binding(job), "-np", str(slots), *job.strategy.mpirun_options]
         if not alone:
-            # The other nodes have the rest of the environment, but no secrets, which are never on a disk.
-            # Only names of variables are passed, because values would be visible in ps.
+            # The other nodes have the rest of the environment already, except for secrets, which are never
+            # written to a disk. mpirun gets only names of variables, because values would be visible in ps.
             options += [word for name in _handed_on(job) for word in ("-x", name)]
         started = [*([] if alone else _ON_ITS_NODE), *_PROCESS, *command]
         return Launch(
@@ -146,7 +146,7 @@ class Mpi:
 
     def _needs(self, job: Job) -> Needs:
         table = job.strategy
-        # With "gpus", mpirun determines the number of processes.
+        # With "gpus", the number of processes is not known here, so one process is assumed.
         processes = int(table.processes_per_node) if table.processes_per_node.isdecimal() else 1
         return Needs(
             folders=_FOLDERS,
@@ -166,8 +166,8 @@ class Horovod(Mpi):
 
 
 def _handed_on(job: Job) -> list[str]:
-    """Return the variables that mpirun passes to the other nodes, because the sshd of those nodes lacks these
-    variables or has other values."""
+    """Return the variables that mpirun must pass to the other nodes, because the sshd of those nodes has
+    other values or does not have the variables."""
     names = set(job.benchmark.secrets)
     if job.repeat is not None:
         names.add(RUN)
@@ -185,9 +185,8 @@ def _binding(job: Job) -> tuple[str, ...]:
 def _interfaces(job: Job, peers: Sequence[Peer]) -> dict[str, str]:
     """Return the variables that make Open MPI use the nodes' network instead of a container engine's bridge.
 
-    Variables are left out if the job itself includes or excludes networks, because Open MPI uses no network
-    if networks are both included and excluded. Without a range of addresses, PRRTE, the launcher of Open MPI
-    5, tries all networks.
+    A variable is left out if the job itself includes or excludes networks, because Open MPI does not allow
+    both. Without a range of addresses, PRRTE, the launcher of Open MPI 5, tries all networks.
     """
     try:
         addresses = [int(ipaddress.IPv4Address(peer.address)) for peer in peers]

@@ -1,5 +1,5 @@
-"""Finds failures in mpirun's output. The patterns are from the help texts of Open MPI 4 and 5 (help-*.txt of
-ORTE and PRRTE)."""
+"""Finds reports of failures in mpirun's output. The patterns are taken from the help texts of Open MPI 4 and
+5 (help-*.txt of ORTE and PRRTE)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.strategy.failure import Cause
 from bai_agent.strategy.process_ends import ProcessEnd
 
 _RULE = "-" * 74 + "\n"
-"""Line before and after each help page."""
+"""The line that mpirun prints before and after each help page."""
 _FIRST_PAGE = f"{_RULE}Primary job  terminated normally, but "
 _EXITED = re.compile(
     r"^ *Process name: \[[^\n]{1,80},(?P<rank>\d{1,9})\]\n *Exit code: +(?P<code>\d{1,3}) *$", re.MULTILINE
@@ -26,21 +26,22 @@ _LOST = re.compile(
     r"lost communication with a remote daemon\.\n(?:[^\n]*\n){0,4}?[^\n]*Remote daemon: \S{1,80} on node (?P<address>[A-Za-z0-9.:_-]{1,253})(?!\S)"
 )
 _OWN_LINE = re.compile(r"\[[^\]\s]{1,253}:\d{1,9}\] ")
-"""Start of mpirun's messages outside its help pages, such as the number of further processes with the same
-message."""
+"""Start of the lines that mpirun prints outside its help pages, such as the number of further processes with
+the same message."""
 _NOT_STARTED = re.compile(r"unable to reliably start one or more daemons")
 
 
 def explain(
     log: str, peers: Sequence[Peer], *, ends: Sequence[ProcessEnd] = (), code: int | None = None
 ) -> Cause | None:
-    """Return the process that failed first; None if that process is not known. log: the end of the output of
-    mpirun and the processes.
+    """Return the process that failed first; None if it is not known. log: the end of the output of mpirun and
+    its processes.
 
-    ends: the known ends of processes on this node. If mpirun names a process without a recorded end, on another node
-    or killed together with its parent, that process is the cause. If not, the cause is the first process that failed
-    by itself. code: exit code of a command that starts mpirun. The command may continue after a failure of mpirun and
-    fail for another reason. mpirun's message therefore only counts if it matches the code and is the last output.
+    ends: how processes on this node ended, as far as recorded. If mpirun names a process without a recorded
+    end, that process is the cause: it ran on another node, or was killed together with its wrapper.
+    Otherwise, the cause is the first process that failed by itself. code: exit code of a command that itself
+    starts mpirun. Such a command can continue after a failure of mpirun and fail for another reason.
+    Therefore, mpirun's message is used only if it matches the exit code and is the last output.
     """
     said = _said(log, peers)
     if said is not None and code is not None and not _is_end_of(said, log, code):
@@ -56,12 +57,12 @@ def explain(
 
 
 def _said(log: str, peers: Sequence[Peer]) -> Cause | None:
-    """Return the cause that mpirun reports; None if mpirun reports no cause.
+    """Return the failed process that mpirun reports; None if mpirun reports none.
 
     Ranks are numbered in the order of the nodes in mpirun's options.
     """
-    # A process that aborts the other processes reports the abort itself. In this case, mpirun only reports
-    # that another process was killed.
+    # A process that calls MPI_Abort reports the abort itself. mpirun then only reports that another process
+    # was killed.
     if found := _last(_ABORTED, log) or _last(_EXITED, log):
         rank = int(found["rank"])
         return Cause(
@@ -87,7 +88,7 @@ def _said(log: str, peers: Sequence[Peer]) -> Cause | None:
 
 
 def _is_end_of(cause: Cause, log: str, code: int) -> bool:
-    """Return whether a command's exit with `code` is due to the failure that mpirun reports in `log`."""
+    """Return whether a command exited with `code` because of the failure that mpirun reports in `log`."""
     own = cause.code if cause.signal is None else 128 + cause.signal
     if own is not None and own & 0xFF != code:
         return False
@@ -101,13 +102,13 @@ def _is_end_of(cause: Cause, log: str, code: int) -> bool:
 
 
 def _last(pattern: re.Pattern[str], log: str) -> re.Match[str] | None:
-    """Return the last match, because a command may start mpirun more than once and print anything before the
-    last start."""
+    """Return the last match. A command can start mpirun more than once, and print anything before the last
+    start."""
     return max(pattern.finditer(log), key=re.Match.start, default=None)
 
 
 def _printed(log: str, found: re.Match[str]) -> str:
-    """Return the output before mpirun's pages about the failure."""
+    """Return the part of the output before mpirun's help pages about the failure."""
     page = log.rfind(_RULE, 0, found.start())
     first = log.rfind(_FIRST_PAGE, 0, found.start())
     return log[: first if first >= 0 else max(page, 0)]

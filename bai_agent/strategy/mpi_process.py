@@ -6,11 +6,12 @@ process has ended, the wrapper records its exit status in `processes/<rank>.json
 a job with `[repeat]`, each run has its own file, `<rank>-<run>.log`. The run's number is written to the
 node's FIFO before the process starts, because only the wrapper knows the number on nodes other than mpirun's.
 
-mpirun signals process groups. The process is in the wrapper's group, so both get each signal at the same time, including SIGKILL. The
-wrapper passes on signals that were sent only to itself. If the wrapper dies, the process is killed.
+mpirun sends signals to process groups. The process is in the wrapper's group, so both get each signal at the
+same time, including SIGKILL. The wrapper passes on signals that were sent only to the wrapper. If the wrapper
+dies, the kernel kills the process.
 
-Each node runs this file by its path. The wrapper stays in memory as long as the benchmark's process, so it
-imports only a few modules of the standard library.
+Each node runs this file by its path. The wrapper stays in memory as long as the benchmark's process runs, so
+it imports only a few modules of the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import sys
 import time
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-"""Variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 still sets the first variable."""
+"""Environment variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 still sets the first
+variable."""
 RUN_DIR = "BAI_RUN_DIR"
 RUN = "BAI_REPEAT"
 GENERATION = "BAI_GENERATION"
@@ -38,12 +40,13 @@ NOT_STARTED = 127
 _PR_SET_PDEATHSIG = 1
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
 _PIECE = 4096
-"""Number of bytes that mpirun reads and passes on at once (ORTE_IOF_BASE_MSG_MAX, PRTE_IOF_BASE_MSG_MAX)."""
+"""Number of bytes of a process's output that mpirun reads and passes on at once (ORTE_IOF_BASE_MSG_MAX,
+PRTE_IOF_BASE_MSG_MAX)."""
 _READ = 65536
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
 _FIFO_SECONDS = 10.0
-"""Seconds to wait until a full FIFO has room again."""
+"""Longest wait until a full FIFO has room again (seconds)."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 TYPE_CHECKING = False  # importing it would load the module typing
@@ -53,8 +56,8 @@ if TYPE_CHECKING:
 
 
 class LineCopy:
-    """Copies whole lines of a growing file to `target`, whose reader may be slow. An unfinished last line is
-    copied at the end."""
+    """Copies whole lines of a growing file to `target`, whose reader can be slow. An unfinished last line is
+    copied only at the end."""
 
     def __init__(self, source: int, target: int) -> None:
         self._source, self.target = source, target
@@ -62,15 +65,15 @@ class LineCopy:
         self._held = b""
         """Content that was read but not written yet."""
         self._whole = 0
-        """Number of bytes of `_held` that may be written, which are whole lines, or a part of a line that is
-        too long to wait for its end."""
+        """Number of bytes of `_held` that can be written now. They are whole lines, or a part of a line that
+        is too long to wait for its end."""
         self.end: int | None = None
         """Offset at which copying stops. None means the file's end."""
         self.broken = False
         """Whether `target` has no reader."""
 
     def copy(self, *, to_the_end: bool = False) -> bool:
-        """Copy as much as possible without waiting; return whether anything was copied."""
+        """Copy as much as possible without waiting. Return whether anything was copied."""
         if self.broken:
             return False
         read = self._read(to_the_end=to_the_end) if not self._whole else False
@@ -91,7 +94,7 @@ class LineCopy:
         self._offset += len(data)
         self._held += data
         if to_the_end and not data and self._held:
-            # Without a newline, the next line of another process would be joined to this line.
+            # A newline is added, because otherwise a line of another process would be joined to this line.
             self._held += b"\n"
             data = self._held
         end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
@@ -115,8 +118,8 @@ class LineCopy:
         return written > 0
 
     def _length_of_piece(self) -> int:
-        """Return the number of bytes to write at once, which are as many whole lines as mpirun reads at once,
-        or a part of a longer line."""
+        """Return how many bytes to write at once: as many whole lines as mpirun reads at once, or a part of a
+        longer line."""
         if self._whole <= _PIECE:
             return self._whole
         head = self._held[:_PIECE]
@@ -128,7 +131,7 @@ class RankProcess:
 
     def __init__(self, argv: list[str], place: str) -> None:
         self._place = place
-        """Common prefix of the paths of the process's files."""
+        """Common prefix of the paths of the process's log and end file."""
         output = os.open(f"{place}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._log = os.open(f"{place}.log", os.O_RDONLY | os.O_CLOEXEC)
         self._copy = LineCopy(self._log, _stream_to_mpirun())
@@ -144,7 +147,7 @@ class RankProcess:
         os.close(output)
 
     def run(self) -> int:
-        """Copy the output of the process until it ends; return its wait status."""
+        """Copy the output of the process until the process ends. Return the process's wait status."""
         pause = _SHORTEST_PAUSE_S
         while not self._ended():
             copied = self._copy.copy()
@@ -155,10 +158,11 @@ class RankProcess:
             continue
         _, status = os.waitpid(self._pid, 0)
         self._write_end(status, size)
-        # Processes that the process left behind may print forever, faster than the output can be copied.
+        # Processes that this process left behind can print forever, faster than the output can be copied.
         self._copy.end = size
         while self._copy.copy(to_the_end=True) or self._copy.blocked:
-            # A signal to end now ends the wrapper, because mpirun does not need the remaining output.
+            # From here on, a signal to end terminates the wrapper itself, because mpirun does not need the
+            # remaining output.
             if self._wait(0.0, over=True):
                 break
         return status
@@ -167,10 +171,10 @@ class RankProcess:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _wait(self, pause: float, *, over: bool = False) -> bool:
-        """Wait for a signal, or until the reader of the copied output catches up; return whether a signal
+        """Wait for a signal, or until the reader of the copied output catches up. Return whether a signal
         arrived.
 
-        over: whether the process has ended. If so, only a signal that ends the wrapper counts.
+        over: whether the process has ended. If so, only signals that terminate the wrapper are awaited.
         """
         if self._copy.blocked:
             poll = select.poll()
@@ -193,7 +197,8 @@ class RankProcess:
         if to_all and number in _ENDING and self._asked is None:
             self._asked = number
         if theirs != own:
-            # The process created its own group, to which mpirun would have sent the signal.
+            # The process has left the wrapper's process group, so the wrapper sends the signal to the
+            # process's own group, as mpirun would.
             _quietly(os.killpg, theirs, number)
         elif not to_all:
             _quietly(os.kill, self._pid, number)
@@ -219,7 +224,7 @@ class RankProcess:
 
 
 def main() -> int:
-    """Run the command from the arguments. Does not return if a signal ended the command."""
+    """Run the command in the arguments. Does not return if a signal terminated the command."""
     rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdecimal()), None)
     rundir = os.environ.get(RUN_DIR)
     if rank is None or not rundir:
@@ -247,7 +252,7 @@ def main() -> int:
 
 
 def _tell_fifo(run: str) -> None:
-    """Write into the node's FIFO that a run begins, on a line of its own. Raises OSError."""
+    """Write a line to the node's FIFO which says that a run begins. Raises OSError."""
     path = os.environ.get(FIFO)
     if not path:
         return
@@ -275,7 +280,8 @@ def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> N
         os.dup2(output, 1)
         os.dup2(output, 2)
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            # Reset the handlers that Python changed. Python leaves SIGINT alone if it was ignored before.
+            # Reset the signal handlers that Python has changed. Python does not change SIGINT if it was
+            # ignored before.
             if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -288,11 +294,12 @@ def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> N
 
 
 def _stream_to_mpirun() -> int:
-    """Return a stream to mpirun that keeps lines whole. The stream is a pipe with the capacity that mpirun
+    """Return a stream to mpirun in which lines stay whole. The stream is a pipe whose capacity is what mpirun
     reads at once.
 
-    A write of at most that size stays whole, because the pipe is empty again before the next write. mpirun's
-    standard output may be a terminal without such bounds. mpirun's standard error goes to the same place.
+    A write of at most that size stays whole, because the pipe is empty again before the next write. If
+    standard output is a terminal, which gives no such guarantee, standard error is used. mpirun passes both
+    on to the same place.
     """
     for stream in (1, 2):
         if stat.S_ISFIFO(os.fstat(stream).st_mode):

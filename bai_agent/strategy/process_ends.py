@@ -1,8 +1,8 @@
-"""Reads the exit status of the processes that mpirun started. `strategy/mpi_process.py` records the exit
-status beside each log.
+"""Reads how the processes that mpirun started have ended. `strategy/mpi_process.py` records the exit status
+next to each log.
 
-The files are in a folder of the benchmark's user, who may put anything there. Therefore, links are not
-followed, reading a pipe does not block, and root reads with that user's rights.
+The files are in a folder of the benchmark's user, who can put anything into it. Therefore, links are not
+followed, pipes are opened without blocking, and root reads with that user's rights.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ class ProcessLog:
     path: Path
     rank: int
     run: int | None = None
-    """Number of the run, from 0, among the warm-up runs or among the other runs. None in a job without
-    `[repeat]`."""
+    """Number of the run, from 0. Warm-up runs are numbered separately. None in a job without `[repeat]`."""
     warmup: bool = False
     generation: int = 0
 
     @property
     def repeat(self) -> int | None:
-        """Number of the run in records. None if the records have no number of a run."""
+        """Number of the run as in metric records. None if the records of this run have no such number."""
         return None if self.warmup else self.run
 
 
@@ -52,12 +51,12 @@ class ProcessEnd:
 
     rank: int
     log: Path | None = None
-    """File with the process's output."""
+    """Path of the file with the process's output."""
     code: int | None
-    """Exit code of the process; None if a signal ended the process."""
+    """Exit code of the process; None if a signal terminated the process."""
     signal: int | None
     asked: bool
-    """Whether mpirun had asked the process to end before."""
+    """Whether mpirun had told the process to end before it ended."""
     time: int
     """Time of the end (ms UTC)."""
     output_bytes: int
@@ -65,13 +64,13 @@ class ProcessEnd:
 
     @property
     def failed(self) -> bool:
-        """Whether the process failed by itself, before mpirun asked the process to end."""
+        """Whether the process failed by itself, before mpirun told it to end."""
         return not self.asked and self.code != 0
 
 
 def process_logs(folder: Path) -> list[ProcessLog]:
-    """Return the logs in `folder`, sorted by rank and run. If there are very many logs, only the first logs
-    are returned."""
+    """Return the processes' logs in `folder`, sorted by rank and run. If there are very many logs, only the
+    first are returned."""
     try:
         with user_rights(folder_owner(folder)):
             names = [each.name for each in folder.iterdir()]
@@ -93,8 +92,8 @@ def process_logs(folder: Path) -> list[ProcessLog]:
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor for reading a file of that folder. Raises FileNotFoundError if the file is missing,
-    or is not a regular file."""
+    """Open a file of that folder for reading, and return its file descriptor. Raises FileNotFoundError if the
+    file is missing or is not a regular file."""
     try:
         with user_rights(folder_owner(path.parent)):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -110,12 +109,12 @@ def open_regular(path: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _EndFile:
-    """Content of a file that records a process's end."""
+    """Content of a file that records how a process ended."""
 
     code: Count | None
     signal: Count | None
     asked: Count | None
-    """Signal with which mpirun had asked the process to end."""
+    """Signal with which mpirun had told the process to end; None if there was none."""
     time: Count
     output_bytes: Count
 
@@ -146,14 +145,14 @@ def process_end(log: ProcessLog) -> ProcessEnd | None:
 
 
 def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
-    """Return the recorded ends of processes, in the order of `logs`."""
+    """Return how the processes of `logs` ended, as far as recorded, in the order of `logs`."""
     ends = (process_end(each) for each in logs)
     return [each for each in ends if each is not None]
 
 
 def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]]:
-    """Return the start of each run (ms UTC) and the run's number in records. The start is the end of the
-    previous run on this node.
+    """Return the start of each run (ms UTC), and the run's number as in metric records. The start is the time
+    at which the previous run ended on this node.
 
     A run's start is only known after the previous run has ended. A job without `[repeat]` has no runs.
     """

@@ -2,7 +2,7 @@
 https://docs.ray.io
 
 Ray itself handles nodes that join or leave. Only the loss of the first node, which runs Ray's head, ends a
-generation.
+generation of the job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Ray:
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
         is_head = me.rank == COORDINATOR
         on_this_machine = me.instance_id is None
-        # Without an address, Ray on a node that never has other nodes would use the machine's first address.
+        # The address is given explicitly. Otherwise, Ray on a node that never has other nodes would use the
+        # machine's first address.
         addresses = [
             loopback_address(job, each.node) if each.address == _ALONE else each.address for each in peers
         ]

@@ -5,9 +5,10 @@ the command ends, this program stops Ray. On every other node, this program star
 soon as the head answers. On those nodes, this program stops Ray when it receives SIGTERM, because Ray would
 outlive its head. Ray itself retries forever, so this program has its own time limits.
 
-The token of the run arrives in a variable and is written to a file of the benchmark's user, because programs print variables more
-often than files. Ray runs in a session of its own, so SIGTERM to the benchmark's process group reaches the command while Ray still
-works. This program runs as a plain file, so it only uses the standard library.
+Ray's token for the run arrives in an environment variable. This program writes the token to a file of the
+benchmark's user, because programs print variables more often than files. Ray runs in a session of its own, so
+that SIGTERM to the benchmark's process group reaches the command while Ray still works. This program runs as
+a plain file, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ from contextlib import suppress
 from pathlib import Path
 
 TOKEN = "BAI_RAY_TOKEN"  # noqa: S105 - a name
-"""Variable with the token of the run. If it is not set, as on a single node, a new token is generated."""
+"""Environment variable with Ray's token for the run. If the variable is not set, as on a single node, a new
+token is generated."""
 FAILURE_FILE = "BAI_RAY_FAILURE"
-"""Variable with the path of the note that explains why Ray does not work."""
+"""Environment variable with the path of the note in which this program explains why Ray does not work."""
 _TEMP_PREFIX = "bai-ray-"
 _LONGEST_FOLDER = 24
-"""Longest path of a folder for temporary files (bytes), because the path of a socket in Ray's folder below
-this folder may have at most 107 bytes (unix(7))."""
+"""Longest path of the folder for temporary files (bytes). Ray creates sockets in a folder below it, and a
+socket's path can have at most 107 bytes (unix(7))."""
 _NEW_S = 60.0
-"""Age up to which a folder for temporary files may not be locked yet (seconds)."""
+"""A temporary folder younger than this is not removed, because its program has possibly not locked it yet
+(seconds)."""
 _TICK_S = 0.1
 _CONNECT_S = 2.0
 _END_S = 10.0
-"""Seconds for Ray to end after SIGTERM. Ray takes one or two seconds."""
+"""Time limit for Ray to end after SIGTERM (seconds). Ray usually takes one or two seconds."""
 _LAST_LINES = 5
 _LEAST_STORE = 80_000_000
 """Size of the object store (bytes), slightly larger than the smallest store with which Ray starts."""
@@ -55,11 +58,12 @@ while True:
     print(json.dumps([each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]]), flush=True)
     time.sleep(0.5)
 """
-"""Program that prints the addresses of Ray's nodes repeatedly. Only a Python that has Ray can query Ray."""
+"""Source of a Python program that repeatedly prints the addresses of Ray's nodes. It runs in a Python that
+has Ray, because no other program can query Ray."""
 
 
 class RayError(Exception):
-    """Ray does not work on this node. The message is for the user."""
+    """Raised if Ray does not work on this node. The message is shown to the user."""
 
 
 class RayNode:
@@ -90,12 +94,12 @@ class RayNode:
             words += ["--head", f"--port={self._options.port}", "--include-dashboard=false"]
         else:
             words.append(f"--address={self.head}")
-        # Ray's default ports assume that Ray has the whole machine. On this machine, another node or job may
-        # already use these ports.
+        # Ray's default ports assume that Ray has the machine to itself. Here, another node or job possibly
+        # uses these ports already.
         words += ["--node-manager-port=0", "--object-manager-port=0", "--dashboard-agent-listen-port=0"]
         words += ["--disable-usage-stats", "--block", *self._share()]
-        # RAY_ADDRESS, which is for the command, is removed, because `ray start --head` would connect to that
-        # address.
+        # RAY_ADDRESS is meant for the benchmark's command. It is removed here, because `ray start --head`
+        # would connect to that address.
         env = {name: value for name, value in self.env.items() if name != "RAY_ADDRESS"}
         try:
             with self._log.open("wb") as log:
@@ -156,8 +160,8 @@ class RayNode:
             os.killpg(self._ray.pid, signal.SIGKILL)
 
     def _share(self) -> list[str]:
-        """Return the options for one of several nodes on the same machine. Without these options, each node
-        would use the whole machine."""
+        """Return the options of `ray start` that limit a node to its share of the machine. Without them,
+        several nodes on one machine would each use the whole machine."""
         many = self._options.share
         if many == 1:
             return []
@@ -175,7 +179,7 @@ class RayNode:
 
 
 class Runner:
-    """The main part of this program. A runner waits for Ray or the command, and SIGTERM ends the wait."""
+    """The main part of this program, which waits for Ray and for the command. SIGTERM ends the wait."""
 
     def __init__(
         self,
@@ -190,12 +194,12 @@ class Runner:
         self._is_asked = False
 
     def ask(self, *_: object) -> None:
-        """Request the end of this program; used as a signal handler."""
+        """Signal handler that tells this program to end."""
         self._is_asked = True
 
     def head(self) -> int:
-        """Run the command after Ray has all nodes; return its exit code, negative for a signal. Raises
-        RayError."""
+        """Run the command after Ray has all nodes. Return the command's exit code, which is negative for a
+        signal. Raises RayError."""
         _require_free(self._options.nodes[0], self._options.port)
         self._node.start()
         self._wait_for_nodes()
@@ -206,7 +210,7 @@ class Runner:
         except OSError as error:
             _say(f'"{self._command[0]}" cannot be started: {error.strerror}')
             return 127 if isinstance(error, FileNotFoundError) else 126
-        # The command gets SIGTERM together with our process group, and decides itself when to end.
+        # The command is in this program's process group and also got SIGTERM. It decides itself when to end.
         if self._is_asked:  # the command may have started just after that signal
             child.terminate()
         return child.wait()
@@ -229,7 +233,8 @@ class Runner:
         return f"limits.join ({self._options.join:g} s)"
 
     def _wait_for_nodes(self) -> None:
-        """Wait until Ray has all nodes, or until the time limit if Ray has enough nodes. Raises RayError."""
+        """Wait until Ray has all nodes. At the time limit, the smallest allowed number of nodes is enough.
+        Raises RayError."""
         address, port = self._node.head.rsplit(":", 1)
         while not (self._is_asked or _answers(address, port)):
             self._node.require_running()
@@ -255,7 +260,7 @@ class Runner:
 
 
 def main() -> int:
-    """Run the part of this node that the arguments select."""
+    """Run Ray's head and the command, or only Ray, as the arguments say."""
     at = sys.argv.index("--")
     options = _options(sys.argv[1:at])
     parent = _temporary_parent()
@@ -276,7 +281,7 @@ def main() -> int:
         node.end()
         shutil.rmtree(folder, ignore_errors=True)
     if code < 0:
-        # This program ends by the same signal as the command.
+        # If a signal terminated the command, this program terminates itself by the same signal.
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -303,8 +308,8 @@ def _temporary_parent() -> Path:
 
 
 def _make_folder(parent: Path) -> Path:
-    """Return a new folder that only this user can access. Folders that killed instances of this program left are removed.
-    Raises OSError."""
+    """Create a folder that only this user can access, and return its path. Folders that killed instances of
+    this program have left are removed. Raises OSError."""
     for each in parent.glob(f"{_TEMP_PREFIX}*"):
         with suppress(OSError):
             _remove_abandoned(each)
@@ -324,8 +329,8 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _require_free(address: str, port: int) -> None:
-    """Raise RayError if another program listens on the head's port, because Ray would wait for that program or
-    join it."""
+    """Raise RayError if another program listens on the port of Ray's head. Ray would otherwise wait for that
+    program, or join its cluster."""
     if _answers(address, str(port)):
         raise RayError(
             f"the port {port} of {address}, at which Ray's head is to listen, is taken by another program"
@@ -341,8 +346,8 @@ def _answers(address: str, port: str) -> bool:
 
 
 def _ray_python(env: dict[str, str]) -> str:
-    """Return the Python that runs the program `ray`, from the program's first line. Without one there, return
-    the Python in the program's folder."""
+    """Return the Python that runs the program `ray`, according to the program's first line. If the first line
+    names none, return the Python in the program's folder."""
     program = shutil.which("ray", path=env.get("PATH"))
     if program is None:
         raise RayError("ray is not on PATH any more")
@@ -355,7 +360,7 @@ def _ray_python(env: dict[str, str]) -> str:
 
 
 def _failed(problem: str) -> int:
-    """Report why Ray does not work; return the exit code of this program."""
+    """Print and record why Ray does not work. Return the exit code of this program."""
     _say(problem)
     _tell(problem)
     return 1

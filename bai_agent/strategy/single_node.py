@@ -1,4 +1,4 @@
-"""Runs the unchanged benchmark's command as one process on one node."""
+"""Runs the benchmark's command unchanged, as one process on one node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.strategy.launch import Launch
 
 
 class SingleNode:
-    """Runs the benchmark's command on the only node."""
+    """Starts the benchmark's command on the job's only node."""
 
     def check(self, job: Job) -> None:
         if job.strategy.nodes != 1:

@@ -1,9 +1,10 @@
-"""Runs a command once on each node by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
+"""Runs a command once on each node by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`. The
+program runs on the node of mpirun.
 
-This program runs the commands before and after a run of a job with `[repeat]`. All nodes run the command at
-the same time. If the command fails on a node, this program fails after all nodes have finished. Variables
-NAME are copied to the other nodes. The values of these variables are visible in ps, so no value may be a
-secret. This program runs as a plain file, so it only uses the standard library.
+The commands are those before and after a run of a job with `[repeat]`. All nodes run the command at the same
+time. If the command fails on a node, this program fails after all nodes have finished. The environment
+variables NAME are copied to the other nodes. Their values are visible in ps, so no value can be a secret.
+This program runs as a plain file, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import subprocess
 import sys
 
 _NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
-"""Variable that discards values that the command emits, because on other nodes such values could not be
-distinguished from the values of the run."""
+"""Environment variable by which emitted values of the command are discarded. On other nodes, these values
+could not be distinguished from values of the run."""
 _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
 
 
 def main() -> int:
-    """Run the command from the arguments. Return 0, or the exit code of the first node on which it failed."""
+    """Run the command in the arguments on all nodes. Return 0, or the exit code on the first node on which
+    the command failed."""
     at = sys.argv.index("--")
     addresses, rest = sys.argv[1:at], sys.argv[at + 1 :]
     at = rest.index("--")
@@ -49,7 +51,7 @@ def main() -> int:
 
 
 def _start(words: list[str]) -> subprocess.Popen[bytes] | int:
-    """Return the child process. If the process could not be started, return the exit code that a shell would
+    """Start a process and return it. If it cannot be started, return the exit code that a shell would
     give."""
     try:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)

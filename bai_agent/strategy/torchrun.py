@@ -1,8 +1,9 @@
-"""Runs PyTorch's launcher on every node, and reads its reports of a failure: https://docs.pytorch.org/docs/stable/elastic/run.html
+"""Runs torchrun, PyTorch's launcher, on every node, and reads its reports of failures:
+https://docs.pytorch.org/docs/stable/elastic/run.html
 
-A process whose main function has the decorator `record` writes its exception into a file of its own below the
-`--log-dir` folder. When torchrun ends, it prints a summary of all failed processes. torchrun writes its own
-errors into TORCHELASTIC_ERROR_FILE: https://docs.pytorch.org/docs/stable/elastic/errors.html
+A process whose main function has torchelastic's decorator `record` writes its exception into a file of its
+own below the `--log-dir` folder. At its end, torchrun prints a summary of all failed processes. torchrun
+writes its own errors into TORCHELASTIC_ERROR_FILE: https://docs.pytorch.org/docs/stable/elastic/errors.html
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from bai_agent.strategy.failure import Cause, LeftFile, Remains
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs
 
 _OWN_FILE = "torchrun.json"
-"""File in the launcher's folder with an error of torchrun itself, or a copy of the file of one of torchrun's
-processes."""
+"""File in the launcher's folder with an error of torchrun itself, or with a copy of a failed process's error
+file."""
 
 _FILE = re.compile(r"[^/]+/attempt_(?P<attempt>\d{1,9})/(?P<local>\d{1,9})/error\.json")
 _ROOT = "Root Cause (first observed failure):"
@@ -38,22 +39,23 @@ _FIRST_WORD = re.compile(
     r"^[A-Z]\d{4} [\d:.]+ +\d+ [^\n]*torch/distributed/elastic/[^\n]*\] (?:failed \(exitcode: |Sending process \d+ closing signal )",
     re.MULTILINE,
 )
-"""First message of torchrun about a failure. torchrun reports the failed process and stops the other
+"""Start of torchrun's first message about a failure. torchrun names the failed process and stops the other
 processes before it prints its summary."""
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals that are never the consequence of another process's failure, which leads to an exception or to
+"""Signals that are never a consequence of another process's failure. Such a consequence is an exception or
 SIGABRT."""
 _CONSEQUENCE_S = 5.0
-"""Seconds within which a failure may be a consequence of an earlier failure. torchrun's times are whole
-seconds, and peers of a failed process fail shortly after that process. torchrun's own SIGKILL comes after 30
-s."""
+"""A failure within this time after another failure is possibly its consequence (seconds). torchrun's times
+are whole seconds, and peers of a failed process fail shortly after it. torchrun itself sends SIGKILL only
+after 30 s."""
 
 
 class Torchrun:
-    """Starts `torchrun` on each node. The coordinator's torchrun runs the store through which the nodes meet.
+    """Starts `torchrun` on each node. The coordinator's torchrun runs PyTorch's TCPStore, through which the
+    processes find each other.
 
-    The rendezvous is static, so bai assigns the ranks. For a restart, bai starts a new torchrun on each node.
-    torchrun starts the unchanged benchmark's command as each process.
+    The rendezvous is static: bai assigns the ranks. For a restart, bai starts a new torchrun on each node.
+    torchrun starts the benchmark's command unchanged as each of its processes.
     """
 
     def check(self, job: Job) -> None:
@@ -89,8 +91,8 @@ class Torchrun:
         return Launch(
             argv=("torchrun", *words, "--no-python", "--", *command),
             env={
-                # The folder is passed as a variable, because an option would require its path, which is not
-                # known here.
+                # The launcher's folder is passed in a variable. An option would need the folder's path, which
+                # is not known here.
                 "PET_LOG_DIR": f"$({LAUNCHER_FOLDER})",
                 "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{_OWN_FILE}",
                 **pytorch_environment(job, me, alone=len(peers) == 1, more=grace),
@@ -106,16 +108,16 @@ class Torchrun:
 
 
 def pytorch_environment(job: Job, me: Peer, *, alone: bool, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for processes that use PyTorch, and `more`, without variables that the job sets
-    itself."""
+    """Return environment variables for processes that use PyTorch, together with `more`. Variables that the
+    job sets itself are left out."""
     environment = dict(more)
     if job.strategy.cpus_per_process is not None:
-        # torchrun binds processes to the CPUs near their GPUs, or not at all. torchrun sets OMP_NUM_THREADS
-        # to 1 if the variable is unset and there are several processes.
+        # torchrun binds processes to the CPUs near their GPUs, or does not bind them. If OMP_NUM_THREADS is
+        # unset and there are several processes, torchrun sets the variable to 1.
         environment["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
     if not alone and me.interface is not None:
-        # Without GLOO_SOCKET_IFNAME, Gloo looks up the host's own name. Gloo uses the loopback address if the
-        # name is unknown or /etc/hosts maps the name to that address.
+        # Without GLOO_SOCKET_IFNAME, Gloo looks up the host's own name. If the name is unknown, or /etc/hosts
+        # maps it to the loopback address, Gloo uses the loopback address.
         environment["GLOO_SOCKET_IFNAME"] = me.interface
     return {name: value for name, value in environment.items() if name not in job.benchmark.env}
 
@@ -134,7 +136,7 @@ class _Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class _Exception:
-    """An exception, as described by a process or by torchrun itself."""
+    """An exception that a process, or torchrun itself, has recorded."""
 
     message: str
     traceback: Sequence[str]
@@ -142,18 +144,18 @@ class _Exception:
 
 
 def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-    """Return which process failed first.
+    """Return the process that failed first; None if it is not known.
 
-    A process that a deadly signal killed comes first, because no other process's end can have caused such a
-    signal. The next choice is the process that recorded its exception first, by the precise time in its file.
-    The last choice is the process that torchrun saw fail first.
+    The first choice is a process that a deadly signal killed, because the end of another process cannot have
+    caused such a signal. The second choice is the process that recorded its exception first, by the precise
+    time in its file. The last choice is the process that torchrun saw fail first.
     """
     root, listed = _summary(remains.log)
     told = _told(remains.files)
     killed = root and _killed(root, listed)
     own = _own_failure(remains.files)
-    # Without a summary, torchrun did not end because of a process, and files of processes are from an earlier
-    # attempt. With a summary, torchrun's file is a copy of the process's file.
+    # If there is no summary, torchrun did not end because of a process, and files of processes are from an
+    # earlier attempt. If there is a summary, torchrun's file is a copy of a process's file.
     if own is not None and root is None and own.message not in {each.message for each in told.values()}:
         return own
     if killed:
@@ -183,7 +185,7 @@ def _killed(root: _Failure, listed: Mapping[int, _Failure]) -> _Failure | None:
 
 
 def _own_failure(files: Iterable[LeftFile]) -> Cause | None:
-    """Return the exception of torchrun itself, if torchrun recorded an exception."""
+    """Return the exception that torchrun itself recorded; None if it recorded none."""
     own = next((each for file in files if file.path == _OWN_FILE and (each := _exception(file))), None)
     if own is None:
         return None
@@ -210,8 +212,8 @@ def _cause(
 
 
 def _summary(log: str) -> tuple[_Failure | None, Mapping[int, _Failure]]:
-    """Return the root cause of torchrun's last summary, and all processes in the summary by their local
-    ranks."""
+    """Return the root cause in torchrun's last summary, and all failed processes in the summary by their
+    local ranks."""
     at = log.rfind(_ROOT)
     if at < 0:
         return None, {}
@@ -244,8 +246,8 @@ def _printed(log: str) -> str | None:
 
 
 def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
-    """Return the exceptions that processes of the last attempt recorded, by local rank. torchrun may have restarted the
-    processes before."""
+    """Return the exceptions that processes recorded in torchrun's last attempt, by local rank. torchrun
+    itself can restart the processes, which begins another attempt."""
     found = [(each, match) for each in files if (match := _FILE.fullmatch(each.path))]
     last = max((int(match["attempt"]) for _, match in found), default=0)
     exceptions = (

@@ -1,1 +1,2 @@
-"""The job store as a sink, to which log, metrics and events of this node are uploaded during the run."""
+"""The job store as a sink. The log, the metrics and the events of this node are uploaded to the store during
+the run."""

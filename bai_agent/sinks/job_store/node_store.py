@@ -1,4 +1,4 @@
-"""A node's part of a remote job store, and its claim to it."""
+"""A node's part of a remote job store, and how a machine claims that part."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 LAUNCH_SECONDS = 60.0
-"""Seconds to wait until the launcher names this machine. The launcher needs EC2's answer for this and may have
-to ask twice."""
+"""Longest wait until the program that launched the job names this machine in the store (seconds). The program
+needs EC2's answer first, and possibly has to ask twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStore:
-    """`<job>/attempts/<attempt>/nodes/<rank>/` of a store. Its methods raise StoreError."""
+    """The objects below `<job>/attempts/<attempt>/nodes/<rank>/` of a store. The methods raise StoreError."""
 
     record: JobRecord
     rank: int
     attempt: int
     launch: int = 0
-    """Number of this machine's launch. 0 if it was launched at the job's start."""
+    """Number of the launch of this machine. 0 if the machine was launched at the job's start."""
 
     def key(self, name: str) -> str:
         return self.record.node(self.rank, attempt=self.attempt).key(name)
@@ -45,7 +45,8 @@ class NodeStore:
         self.put(name, json.dumps(value).encode() + b"\n")
 
     def put_result(self, content: bytes, job: bytes | None) -> None:
-        """Write this node's result. Also write the job's result, if this node decides it and none exists."""
+        """Write this node's result. job: the job's result, if this node decides it; it is written unless the
+        store already has one."""
         self.put("result.json", content)
         if job is not None and not self.record.settle(self.record.key("result.json"), job):
             log.info("the job store holds a result of this job already")
@@ -59,12 +60,14 @@ class NodeStore:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> bool:
-        """Claim this node's rank by creating `ready.json`; return True. The machine that holds the claim may repeat it.
+        """Claim this node's rank for this machine by creating `ready.json`, and return True. The machine that
+        holds the claim can repeat the call.
 
-        If two launches of the job came through, only machines that `launched.json` names may claim it, or the first one if
-        that file is not written within LAUNCH_SECONDS. A machine of a later launch waits for that file until
-        `until()`. Requests to an unreachable store are retried for the same time. The descriptor is written
-        there unless it exists. Raises ClaimedError; StoreError if the store refuses or stays unreachable.
+        If EC2 launched machines for the job twice, only machines that `launched.json` names can claim the
+        rank. If that file is not written within LAUNCH_SECONDS, the first machine claims the rank. A machine
+        of a later launch waits for that file until `until()`. Requests to an unreachable store are also
+        retried until `until()`. The descriptor is written to the store unless it exists there. Raises
+        ClaimedError; StoreError if the store refuses or stays unreachable.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         undecided_until = clock() + LAUNCH_SECONDS if not self.launch else math.inf
@@ -88,8 +91,8 @@ class NodeStore:
             sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
 
     def _is_meant(self, identity: Mapping[str, Any]) -> bool:
-        """Return whether this machine may take the place; False while that is not decided. Raises
-        ClaimedError, StoreError."""
+        """Return whether this machine is allowed to claim the rank. False while that is not decided. Raises
+        ClaimedError if another machine is to claim the rank. Raises ClaimedError, StoreError."""
         instance = identity.get("instance_id")
         if instance is None:
             return True
@@ -102,8 +105,8 @@ class NodeStore:
             # The object usually exists, so it is read without listing first.
             launched = parse_json(store.get(names[1]), where=f"{store.url}/{names[1]}")
         except (MissingObjectError, StoreRefusedError):
-            # S3 also denies access to missing keys, but a listing shows whether they exist. Without a launch file,
-            # the machine was started by hand.
+            # S3 possibly denies access to a missing key, but a listing shows whether the key exists. If there
+            # is no launch file at all, the machine was started by hand.
             found = {each.key for each in store.find(names[0].removesuffix(".json"))}
             return not self.launch and not found.intersection(names)
         chosen = self._chosen(launched)
@@ -115,8 +118,8 @@ class NodeStore:
         )
 
     def _chosen(self, launched: object) -> list[object]:
-        """Return the machines that may take this place by `launched.json`; for a later launch, the machine of
-        this node. Raises RecordError."""
+        """Return the machines that are allowed to claim the rank according to `launched.json`. For a later
+        launch, this is the machine that was launched for this node. Raises RecordError."""
         named = launched.get("instances") if isinstance(launched, dict) else None
         if not isinstance(launched, dict) or not isinstance(named, list):
             return []
@@ -129,7 +132,8 @@ class NodeStore:
         store = self.record.store
         content = json.dumps(identity).encode() + b"\n"
         if not store.put(self.key("ready.json"), content, if_absent=True):
-            # The existing claim may be our own put whose answer was lost.
+            # The existing claim is possibly this machine's own: the store accepted it, but the answer was
+            # lost.
             holder = self.record.read_object(self.key("ready.json")) or {}
             if _machine(holder) != _machine(identity):
                 raise ClaimedError(

@@ -1,7 +1,9 @@
-"""One growing file as a sequence of objects in the job store, each named by the position at which it starts.
+"""Uploads one growing file as a sequence of objects in the job store. Each object is named after the position
+at which its content starts.
 
-The last object is replaced as the file grows. When it is full, the next object begins. So all uploaded content
-is in few objects, each upload may be repeated, and a restart only needs the start of the last object.
+The last object is replaced as the file grows. When the last object is full, the next object begins. The
+content is therefore in few objects, each upload can be repeated, and a restarted agent only needs to know the
+start of the last object.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from bai_agent.light_dataclass import dataclass, replace
 
 OBJECT_BYTES = 8 << 20
-"""Size (bytes) at which an object is full. No more bytes than this are in memory at a time."""
+"""Size of a full object (bytes). This is also the largest number of bytes that are in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +23,21 @@ class UploadOffset:
     """Progress of a stream in the store. Positions are those in the stream, not in the file."""
 
     start: int = 0
-    """Start of the last object."""
+    """Position at which the last object starts."""
     sent: int = 0
-    """End of the last object."""
+    """Position at which the last object ends."""
     origin: int = 0
-    """Position of the file's first byte: greater than 0 after a truncation, because the stream continues."""
+    """Position in the stream of the file's first byte. It is greater than 0 after the file was truncated,
+    because the stream continues."""
     lost: int = 0
-    """Bytes lost by a truncation before they were sent."""
+    """Number of bytes that were lost in truncations of the file before they were sent."""
 
 
 class StreamUpload:
     """Uploads one file to the store. Raises OSError and StoreError.
 
-    put: called with an object's start and content. save: makes a position durable. whole_lines: whether text after
-    the last newline is held back.
+    put: function that uploads an object, given its start and its content. save: function that stores a
+    position durably. whole_lines: whether text after the last newline is held back.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class StreamUpload:
         return reached.origin + size - reached.sent
 
     def send(self) -> bool:
-        """Send one object; return whether there is more to send at once."""
+        """Send one object. Return whether more content can be sent at once."""
         size = self._size()
         if self.reached.origin + size < self.reached.sent:
             self._go_on_after_truncation()
@@ -94,7 +97,8 @@ class StreamUpload:
     def _go_on_after_truncation(self) -> None:
         reached = self.reached
         lost = max(0, reached.origin + self._seen - reached.sent)
-        # Durable before anything is sent: after a restart the file may be larger than before.
+        # The position is stored durably before anything is sent, because after a restart the file can be
+        # larger than before.
         self._reach(
             UploadOffset(start=reached.sent, sent=reached.sent, origin=reached.sent, lost=reached.lost + lost)
         )
@@ -106,8 +110,8 @@ class StreamUpload:
     def _size(self) -> int:
         if self._descriptor < 0:
             try:
-                # The file stays open, because the benchmark may delete or replace its log and still write to
-                # this file.
+                # The file stays open, because a benchmark that deletes or replaces its log possibly still
+                # writes to the open file.
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return 0

@@ -1,7 +1,8 @@
-"""Uploads the run directory to the job store during the run, on a thread of its own.
+"""Uploads files of the run directory to the job store during the run, on a separate thread.
 
-The files are the buffer, so the store may be unreachable for any time. A restarted agent continues at the
-position in `store.offset`. Sending content twice is harmless, because it gets the same name.
+The files themselves are the buffer, so the store can be unreachable for any time. A restarted agent continues
+at the position in `store.offset`. Content that is sent twice does no harm, because it replaces the same
+object.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.25
 _FIRST_INTERVAL, _LONGEST_INTERVAL, _GROWTH = 2.0, 15.0, 1.25
-"""Seconds between two uploads of a stream: short for short runs, few requests for long ones."""
+"""The pause between two uploads of a stream grows from the first to the longest value by this factor
+(seconds). Short runs are uploaded often, and long runs cause few requests."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _HASTY_PAUSE = 1.0, 15.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadBacklog:
-    """Bytes that are missing in the store: pending bytes of each stream, bytes that were overwritten before they were
-    sent, and the reason."""
+    """What the store lacks: the pending bytes of each stream, the bytes that were lost before they were sent,
+    and the reason."""
 
     log: int
     metrics: int
@@ -40,14 +42,15 @@ class UploadBacklog:
 
 
 class StoreUploader(threading.Thread):
-    """Keeps a node's part of the store up to date: its log, metrics and events, and finally its result."""
+    """Thread that uploads a node's log, metrics and events to the store, and finally its result."""
 
     def __init__(self, place: NodeStore, rundir: RunDir) -> None:
         super().__init__(name="The job store", daemon=True)
         self._place = place
         self._rundir = rundir
         reached = _read_reached(rundir.store_offset)
-        # These names are unknown to a benchmark, in case it renames or deletes its log.
+        # The files are opened by names that the benchmark does not know, because it can rename or delete its
+        # log.
         self._streams = {
             name: self._stream(name, path, reached)
             for name, path in (
@@ -59,13 +62,15 @@ class StoreUploader(threading.Thread):
         self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)
         self._events_due = 0.0
         self._lines_sent: dict[str, int] = {}
-        """Sizes at the last upload of files that are replaced as a whole."""
+        """Sizes of the event files at their last upload, by name. Such a file is always uploaded as a
+        whole."""
         self._environment_sent = False
         self._result_sent = False
         self._publish = self._is_first = False
         self._asked = 0
         self._answered = 0
-        """Number of the last answered request to upload everything; `_asked` is that of the newest one."""
+        """Number of the last request to upload everything that was fulfilled. `_asked` is the number of the
+        newest request."""
         self._changed = threading.Condition()
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._error: str | None = None
@@ -85,8 +90,8 @@ class StoreUploader(threading.Thread):
             return self._asked
 
     def flush(self, deadline: float) -> UploadBacklog:
-        """Upload the current content. Return what is still missing, at the latest at `deadline`
-        (`time.monotonic()`)."""
+        """Upload the current content of all files. Return what the store still lacks, at the latest at
+        `deadline` (`time.monotonic()`)."""
         asked = self.flush_soon()
         with self._changed:
             self._changed.wait_for(
@@ -97,7 +102,8 @@ class StoreUploader(threading.Thread):
         return UploadBacklog(log=sizes["log"], metrics=sizes["metrics"], lost=lost, error=self._error)
 
     def finish(self, deadline: float) -> Delivery:
-        """Upload the rest; return the numbers of delivered and missing bytes, at `deadline` (of `time.monotonic()`) at the latest."""
+        """Upload the rest of all files. Return the numbers of delivered and missing bytes, at the latest at
+        `deadline` (`time.monotonic()`)."""
         left = self.flush(deadline)
         why = f": {left.error}" if left.error else ": the time was over (limits.drain)"
         warnings = [
@@ -117,7 +123,8 @@ class StoreUploader(threading.Thread):
         )
 
     def publish(self, deadline: float, *, is_first: bool) -> bool:
-        """Upload the rest, then the result; return whether it arrived by `deadline`. is_first: whether this is the first node of a fixed job."""
+        """Upload the rest of all files, and then the result. Return whether the result was uploaded by
+        `deadline`. is_first: whether this is the first node of a fixed job."""
         self._publish, self._is_first = True, is_first
         self.flush(deadline)
         return self._result_sent
@@ -127,8 +134,8 @@ class StoreUploader(threading.Thread):
             while True:
                 self._serve()
         except BaseException:
-            # The thread's outermost frame: a defect, or a panic of obstore's (a BaseException), must appear in the
-            # result.
+            # BaseException is caught in the thread's outermost frame, because a defect, or a panic of
+            # obstore, must appear in the result.
             log.exception("the job store: the uploader ended by a defect")
             with self._changed:
                 self._error = "the uploader ended by a defect; agent.log has the details"
@@ -136,7 +143,7 @@ class StoreUploader(threading.Thread):
                 self._changed.notify_all()
 
     def _serve(self) -> None:
-        # Read before the pass, because the pass does not include later requests.
+        # The number is read before the upload, because the upload does not fulfil later requests.
         asked = self._asked
         try:
             self._send(everything=asked > self._answered)
@@ -155,7 +162,7 @@ class StoreUploader(threading.Thread):
         self._wait(_POLL, than=asked)
 
     def _wait(self, seconds: float, *, than: int) -> None:
-        """Wait until there are more requests than `than`."""
+        """Wait until there are more requests than `than`, for at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked > than, timeout=seconds)
 

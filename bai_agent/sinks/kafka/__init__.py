@@ -1,1 +1,1 @@
-"""Kafka as a sink, with one message for each metric record."""
+"""Kafka as a sink. Each metric record is sent as one message."""

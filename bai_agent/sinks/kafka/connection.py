@@ -1,4 +1,4 @@
-"""Connections to Kafka, and sentences for failed ones."""
+"""Connects to Kafka, and explains failed connections in sentences for the user."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 def client_settings(
     kafka: Kafka, *, environment: Mapping[str, str] = os.environ, redactor: Redactor | None = None
 ) -> dict[str, Any]:
-    """Return kafka-python's settings for `kafka`, with secrets resolved. They must not be logged, and `redactor`
-    learns the secrets.
+    """Return kafka-python's settings for `kafka`, in which secrets are resolved. The settings must not be
+    logged. `redactor` redacts the secrets from now on.
 
     Raises ConnectError.
     """
@@ -50,7 +50,8 @@ def client_settings(
         "security_protocol": kafka.security_protocol,
         "bootstrap_timeout_ms": _BOOTSTRAP_MS,
         "request_timeout_ms": _REQUEST_MS,
-        # The default backs off to 30 s, too long to notice that a broker is back.
+        # kafka-python's default pause between attempts grows to 30 s, which is too long to notice that a
+        # broker is back.
         "reconnect_backoff_max_ms": 1_000,
     }
     if kafka.security_protocol.endswith("SSL"):
@@ -67,8 +68,8 @@ def connect(
     environment: Mapping[str, str] = os.environ,
     redactor: Redactor | None = None,
 ) -> KafkaProducer:
-    """Return a producer for `kafka`; its topic exists afterwards. Raises ConnectError. Takes at most 10 s for
-    each of three steps, and the time to look up a secret.
+    """Return a producer for `kafka`, after making sure that the topic exists. Raises ConnectError. Takes at
+    most 10 s for each of three steps, and the time to look up a secret.
     """
     settings = {**client_settings(kafka, environment=environment, redactor=redactor), "client_id": client_id}
 
@@ -90,11 +91,11 @@ def connect(
 
 
 def release(producer: KafkaProducer) -> None:
-    """Close `producer` within about a second, even if messages are pending."""
+    """Close `producer` within about a second, even if it holds unsent messages."""
     from kafka.errors import KafkaError
 
-    # close() alone raises while messages are unsent, and then leaves the thread behind that continues to send
-    # them.
+    # close() alone raises an error while messages are unsent, and the producer's thread then continues to
+    # send them.
     producer._sender.force_close()
     try:
         producer.close(timeout=1)
@@ -109,10 +110,10 @@ def create_topics(
     partitions: int = PARTITIONS,
     replicas: int | None = None,
 ) -> None:
-    """Create those of `topics` that do not exist. replicas: number of replicas; unset: three, or one for each
-    broker if there are fewer.
+    """Create those of `topics` that do not exist. replicas: number of replicas per topic; if None, three, or
+    one per broker if there are fewer brokers.
 
-    Raises ConnectError if a topic cannot be seen, and errors of the library.
+    Raises ConnectError if this user cannot see a topic, and errors of kafka-python.
     """
     from kafka import KafkaAdminClient
     from kafka.errors import AuthorizationError, TopicAlreadyExistsError
@@ -144,8 +145,8 @@ def create_topics(
 
 @contextmanager
 def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
-    """Close the network client if the constructor of its `owner` raises. Otherwise each attempt to reach an
-    absent broker would leave sockets and a thread behind.
+    """Close the network client if the constructor of its `owner` raises an error. Without this, each attempt
+    to reach an absent broker would leave sockets and a thread behind.
     """
     clients: list[Any] = []
     _hear_last_words()
@@ -160,18 +161,20 @@ def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
     except BaseException:
         for client in clients:
             client.close()
-        # The sockets of failed attempts are left in reference cycles: a few more open files for each attempt of a long outage.
+        # The sockets of failed attempts are in reference cycles. Without a garbage collection, each attempt
+        # during a long outage would leave a few more open files.
         gc.collect()
         raise
 
 
 @functools.cache
 def _hear_last_words() -> None:
-    """Let kafka-python read a broker's last message before it closes a connection, for example that it
-    refuses a password.
+    """Let kafka-python read a broker's last message before kafka-python closes a connection. The message
+    says, for example, that the broker refuses a password.
 
-    It drops received bytes if the connection has been closed by then too, which is the usual case on a busy machine, and only
-    reports "socket disconnected". The end is read again at the next attempt.
+    kafka-python drops received bytes if the broker has also closed the connection by then, and only reports
+    "socket disconnected". On a busy machine this is the usual case. The end of the connection is then found
+    by the next read.
     """
     from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
@@ -204,7 +207,7 @@ def explained(kafka: Kafka) -> Iterator[None]:
     try:
         yield
     except (KafkaError, OSError, ValueError, RuntimeError) as error:
-        # A refused password is retried until the time is up, and then raised as a timeout.
+        # kafka-python retries a refused password until its time limit, and then raises a timeout.
         reason = last_trouble() or error
         if isinstance(reason, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
             raise ConnectError(
@@ -226,7 +229,8 @@ def _ssl_context(kafka: Kafka) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=kafka.ssl_cafile)
         if kafka.ssl_certfile is not None:
-            # Without an answer here OpenSSL asks for an encrypted key's password on the terminal, and waits.
+            # Without a password here, OpenSSL would ask for an encrypted key's password on the terminal, and
+            # wait.
             context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, password=lambda: b"")
     except (OSError, ValueError) as error:
         raise _wrong(
@@ -263,7 +267,8 @@ _NO_CREDENTIALS = "AWS_MSK_IAM needs AWS credentials, and there are none; give t
 
 
 def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
-    """Raise ConnectError for mistakes that kafka-python only reports as an AttributeError on its network thread."""
+    """Raise ConnectError for mistakes in the settings that kafka-python would report only as an
+    AttributeError on its network thread."""
     if kafka.security_protocol != "SASL_SSL":
         raise _wrong("AWS_MSK_IAM needs security_protocol SASL_SSL")
     if not takes_botocore(environment):
@@ -284,7 +289,8 @@ def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
 
 
 def _use_own_credentials(environment: Mapping[str, str]) -> None:
-    """Have kafka-python authenticate with the keys in `environment` or the instance's role, without botocore.
+    """Make kafka-python authenticate with the AWS keys in `environment` or with the instance's role. botocore
+    is not needed.
 
     Raises CredentialsError, MetadataError.
     """
@@ -297,7 +303,7 @@ def _use_own_credentials(environment: Mapping[str, str]) -> None:
 
     class OwnCredentials(SaslMechanismAwsMskIam):  # type: ignore[misc] # kafka-python has no types
         def __init__(self, **config: Any) -> None:
-            # The parent's constructor requires botocore.
+            # The constructor of the base class is not called, because it requires botocore.
             self.host = config["host"]
             self._auth = None
             self._is_done = self._is_authenticated = False
@@ -320,7 +326,7 @@ def _use_own_credentials(environment: Mapping[str, str]) -> None:
 
 
 def _region(environment: Mapping[str, str]) -> str | None:
-    """Return the cluster's region."""
+    """Return the AWS region of the Kafka cluster."""
     return environment.get("AWS_DEFAULT_REGION") or environment.get("AWS_REGION") or None
 
 

@@ -1,4 +1,5 @@
-"""Limits the log messages of kafka-python, and keeps the reasons that its exceptions leave out."""
+"""Limits the log messages of kafka-python, and remembers reasons in these messages that its exceptions leave
+out."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ _SAME_WARNING_SECONDS = 60.0
 
 
 def quieten() -> None:
-    """Pass on messages of Kafka's own loggers as warnings, each kind once a minute, so that an unreachable
-    broker does not fill the log."""
+    """Pass on messages of kafka-python's loggers as warnings. Each kind of message is logged at most once per
+    minute, so that an unreachable broker does not fill the log."""
     library = logging.getLogger("kafka")
     if _LIBRARY_LOG not in library.handlers:
         library.addHandler(_LIBRARY_LOG)
@@ -21,13 +22,13 @@ def quieten() -> None:
 
 
 def last_trouble() -> Exception | None:
-    """Return the last exception that Kafka's library logged since `forget_trouble`. Often only this exception contains
-    the reason."""
+    """Return the last exception that kafka-python logged since the last call of `forget_trouble`. Often, only
+    this exception contains the reason of a failure."""
     return _LIBRARY_LOG.last
 
 
 def forget_trouble() -> None:
-    """Forget the library's log messages."""
+    """Forget the exceptions that kafka-python has logged."""
     _LIBRARY_LOG.last = None
 
 
@@ -55,9 +56,10 @@ class _LibraryLog(logging.Handler):
 
 
 def _tells_more(new: Exception, old: Exception | None) -> bool:
-    """An answer of the broker outranks a broken connection; "unable to bootstrap" is not a reason.
+    """Return whether the exception `new` says at least as much about the reason as `old`. A broker's answer
+    says more than a broken connection; "unable to bootstrap" says nothing.
 
-    (After a refused password the library often only sees the closed socket.)
+    After a refused password, kafka-python often only sees that the socket was closed.
     """
     # Imported late, as in connection.py.
     from kafka.errors import BrokerResponseError, KafkaTimeoutError

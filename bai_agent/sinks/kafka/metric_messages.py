@@ -1,8 +1,10 @@
-"""Messages as the benchmark service and its exporters read them, and whole batches of them as Kafka takes them.
+"""Encodes records as messages that the benchmark service and its exporters can read, and messages as batches
+for Kafka.
 
-kafka-python takes ten microseconds for a message that is sent alone, an encoded batch one twentieth. The format is Kafka's
-(https://kafka.apache.org/documentation/#recordbatch). Header, checksum, producer id, sequence, retries and connections stay kafka-python's: a
-batch goes into the queue into which its `send` puts messages one by one.
+kafka-python takes ten microseconds to send a single message. A message of an encoded batch takes one
+twentieth of this time. The format is Kafka's (https://kafka.apache.org/documentation/#recordbatch).
+kafka-python still handles header, checksum, producer id, sequence, retries and connections: a batch is put
+into the queue into which kafka-python's `send` puts single messages.
 """
 
 from __future__ import annotations
@@ -27,23 +29,24 @@ _PLAIN = re.compile(
     rb'"value":(-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?),"units":"[ !#-\[\]-~]*","timestamp":([1-9]\d{0,17})'
     rb'(?:,"step":-?\d+)?(?:,"late":true)?(?:,"gen":\d+)?\}'
 )
-"""A record in the form of nearly all: without labels and escapes, and with a number that any double holds.
+"""Regular expression of the most common form of a record: without labels and escapes, and with a number that
+fits into any double.
 
-Its parts are a message's parts, so that they need not be parsed."""
+The matched parts are used as parts of the message, so that the line need not be parsed."""
 
 
 class MetricMessage(NamedTuple):
     """One record of `metrics.jsonl` to be sent to Kafka."""
 
     value: bytes
-    """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
+    """JSON object in UTF-8 with the keys `name`, `value`, `timestamp` (ms) and `labels`."""
     seq: bytes
-    """The record's number (decimal). Together with the job and the rank it identifies the record, so that a
-    reader can detect a repetition."""
+    """The record's number (decimal). Job, rank and number together identify a record, so that a reader can
+    detect a repeated message."""
 
 
 class MetricMessageWriter:
-    """Turns the records of one node of a job into messages."""
+    """Converts the records of one node of a job to messages."""
 
     def __init__(self, job: Job, *, rank: int) -> None:
         identity = job.job
@@ -52,13 +55,15 @@ class MetricMessageWriter:
             key=self.key, headers=[("job", identity.id.encode()), ("rank", str(rank).encode())]
         )
         labels = self._reserved = labels_of(job, rank=rank)
-        # Encoded once, because these parts are most of a message and are the same in nearly all messages.
+        # These parts are encoded only once, because they are most of a message and the same in nearly all
+        # messages.
         self._labels = json.dumps(labels)
         self._end = f', "labels": {self._labels}}}'.encode()
         self._host_metrics = job.kafka is not None and job.kafka.host_metrics
 
     def write(self, line: bytes) -> MetricMessage | None:
-        """Return the message of one line of `metrics.jsonl`; None for a host metric if these are not wanted.
+        """Return the message for one line of `metrics.jsonl`. None for a metric of the machine itself, unless
+        the job wants these metrics.
 
         Raises RecordError if the line is not a record.
         """
@@ -73,13 +78,14 @@ class MetricMessageWriter:
         text = json.dumps(
             {"name": record.name, "value": record.value, "timestamp": record.timestamp}
         ).encode()
-        # The job's labels come last, so that no label of a record can make a job look like another one.
+        # The job's labels are added last, so that no label of a record can make a job look like another job.
         labels = json.dumps({**record.labels, **self._reserved}) if record.labels else self._labels
         return MetricMessage(b'%b, "labels": %b}' % (text[:-1], labels.encode()), b"%d" % record.seq)
 
 
 def varint(number: int) -> bytes:
-    """Return a non-negative number as Kafka writes lengths: zigzag, seven bits a byte, the lowest first."""
+    """Encode a non-negative number as Kafka encodes lengths: zigzag, with seven bits per byte, the lowest
+    bits first."""
     return _VARINTS[number] if number < len(_VARINTS) else _encode_varint(number)
 
 
@@ -97,7 +103,7 @@ _VARINTS = tuple(_encode_varint(number) for number in range(2_048))
 
 
 class RecordEncoder:
-    """Encodes messages with the same key, and with the same headers but for `seq`."""
+    """Encodes messages that have the same key, and the same headers except for `seq`."""
 
     def __init__(self, *, key: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
         self._key = varint(len(key)) + key
@@ -105,11 +111,11 @@ class RecordEncoder:
         self._headers = varint(len(headers) + 1) + shared + _text(b"seq")
 
     def encode(self, messages: Sequence[MetricMessage]) -> bytes:
-        """Return the records of a batch, all with the batch's own timestamp."""
+        """Return the encoded records of a batch. All records have the batch's timestamp."""
         key, headers = self._key, self._headers
         parts = []
         for offset, (value, seq) in enumerate(messages):
-            # Attributes and the difference to the batch's timestamp: none.
+            # The two zero bytes are the record's attributes and its difference from the batch's timestamp.
             record = b"\0\0%b%b%b%b%b%b%b" % (
                 varint(offset), key, varint(len(value)), value, headers, varint(len(seq)), seq,
             )  # fmt: skip
@@ -119,8 +125,8 @@ class RecordEncoder:
 
 
 def enqueue(producer: KafkaProducer, *, topic: str, key: bytes, records: bytes, count: int) -> Any:
-    """Hand a batch of `count` encoded records to `producer`, which sends it unchanged; return the future of
-    its answer.
+    """Put a batch of `count` encoded records into the queue of `producer`, which sends the batch unchanged.
+    Return the future of the broker's answer.
 
     `failure_of` interprets the future's result. Raises KafkaError if the topic's partitions are unknown.
     """
@@ -132,14 +138,14 @@ def enqueue(producer: KafkaProducer, *, topic: str, key: bytes, records: bytes, 
         raise KafkaTimeoutError(f"topic {topic} has no partitions")
     number = producer.config["partitioner"].partition(topic, None, key, None, b"", producer._metadata)
     partition = TopicPartition(topic, number)
-    # Without room for more, so that it counts as full, and is sent at once.
+    # The batch has no room for further records, so kafka-python treats it as full and sends it at once.
     batch = MemoryRecordsBuilder(_MAGIC, 0, 0)
     builder = batch._builder
     builder._buffer += records
     builder._num_records = batch._next_offset = count
     builder._last_offset = count - 1
-    # The time of sending: retention uses it, and a record that was delayed for longer than that would be
-    # deleted on arrival.
+    # The batch's timestamp is the time of sending. Kafka deletes records by this timestamp, and would delete
+    # a record that was delayed for longer than the retention time on arrival.
     builder._first_timestamp = builder._max_timestamp = int(time.time() * 1000)
     queued = _batch_type()(partition, batch)
     accumulator = producer._accumulator
@@ -163,13 +169,13 @@ def _batch_type() -> Any:
 
     class WholeBatch(ProducerBatch):  # type: ignore[misc]
         record_count = 1
-        """This method is for kafka-python, which would otherwise split a batch that the broker finds too
-        large, and forget this one's future."""
+        """If the broker finds a batch too large, kafka-python splits a batch of several records and forgets
+        the batch's future. With the number 1, the batch is not split."""
 
         def complete_exceptionally(self, top_level_exception: Exception, record_exceptions_fn: Any) -> bool:
-            # If the broker named a message, that message would have an error of its own, and the first one,
-            # which `failure_of` reads, a vague error that is not a refusal: the batch would be sent again for
-            # ever.
+            # All messages get the batch's own error. Otherwise, if the broker named a message, only that
+            # message would get the refusal. The first message, whose error `failure_of` reads, would get a
+            # vague error, and the batch would be sent again for ever.
             completed: bool = super().complete_exceptionally(
                 top_level_exception, lambda _: top_level_exception
             )

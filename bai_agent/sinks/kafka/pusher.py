@@ -1,8 +1,8 @@
-"""Sends the records of `metrics.jsonl` to Kafka, on a thread of its own.
+"""Sends the records of `metrics.jsonl` to Kafka, on a separate thread.
 
-The file is the buffer. It is read in batches, of which up to three are in flight, and `kafka.offset` advances
-as the broker acknowledges them. So a broker may be unreachable for any time, and a killed agent sends at most
-three batches twice.
+The file itself is the buffer, so a broker can be unreachable for any time. The file is read in batches, of
+which up to three are in flight. `kafka.offset` advances after the broker has acknowledged a batch. After a
+kill of the agent, at most three batches are sent twice.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-"""Seconds between two checks of the file, unless more can be read at once. On average, half of this time is
-added to the latency of a record. The checks cost 0.7 % of a core."""
+"""Seconds between two checks of the file for new records. On average, half of this time is added to the
+latency of a record. The checks cost 0.7 % of a core."""
 _OFFSET_SECONDS = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _PERMANENT_PAUSE_S = 0.25, 5.0, 30.0
 _DRAINING_PAUSE_S = 0.5
 
 
 class KafkaPusher(threading.Thread):
-    """Follows `metrics.jsonl` from the position in `kafka.offset`, and sends each record at least once, in the
-    file's order."""
+    """Thread that reads `metrics.jsonl` from the position in `kafka.offset` on, and sends each record at
+    least once, in the order of the file."""
 
     def __init__(
         self,
@@ -64,9 +64,10 @@ class KafkaPusher(threading.Thread):
         self._writer = MetricMessageWriter(job, rank=rank)
         self._backlog = Backlog(rundir.metrics, self._writer.write, size=lambda message: len(message.value))
         self._offset_file = rundir.kafka_offset
-        # Only this thread replaces the progress, and always as a whole, so readers see a consistent state.
+        # Only this thread changes the progress, and always replaces the whole object, so other threads see a
+        # consistent state.
         self._progress = self._noted = read_progress(rundir.kafka_offset)
-        """Acknowledged progress, and the progress in the offset file."""
+        """`_progress`: what the broker has acknowledged. `_noted`: what the offset file contains."""
         self._note_at = clock()
         self._read_at = clock()
         self._window = SendWindow()
@@ -80,11 +81,12 @@ class KafkaPusher(threading.Thread):
         self._drained = threading.Event()
 
     def flush_soon(self) -> None:
-        """Do nothing, because each record is sent as soon as it exists."""
+        """Does nothing, because each record is sent as soon as it exists."""
 
     @property
     def delivered(self) -> int:
-        """Number of messages that the broker has acknowledged, over all restarts of the agent."""
+        """Number of messages that the broker has acknowledged since the start of the run, over all restarts
+        of the agent."""
         return self._progress.delivered
 
     @property
@@ -98,11 +100,11 @@ class KafkaPusher(threading.Thread):
         return self._error
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver the remaining records and return a summary of the whole run. Call it when `metrics.jsonl`
-        is complete.
+        """Deliver the remaining records, and return a summary of the whole run. Must be called after
+        `metrics.jsonl` is complete.
 
-        Returns once all records are delivered or cannot be delivered. Returns at `deadline` (of
-        `time.monotonic()`) at the latest, whatever the broker does.
+        Returns after all records are delivered or have turned out to be undeliverable, and at `deadline`
+        (`time.monotonic()`) at the latest.
         """
         now = time.monotonic()
         before = self._progress
@@ -132,8 +134,8 @@ class KafkaPusher(threading.Thread):
             while not self._is_over():
                 self._serve_one_connection()
         except Exception:
-            # This is the thread's outermost frame. A defect in the library must be reported in the result,
-            # not on a terminal that nobody sees.
+            # Any error is caught in the thread's outermost frame, because a defect in the library must be
+            # reported in the result.
             log.exception("Kafka: the pusher ended by a defect")
             self._error = "the Kafka pusher ended by a defect; agent.log has the details"
         finally:
@@ -157,7 +159,7 @@ class KafkaPusher(threading.Thread):
         self._connected = True
         try:
             if self._push(producer):
-                # This is set before the connection is closed, which can take a second.
+                # The event is set before the connection is closed, because closing can take a second.
                 self._drained.set()
         except NotAcknowledgedError as error:
             self._failed(str(error))
@@ -169,9 +171,9 @@ class KafkaPusher(threading.Thread):
             release(producer)
 
     def _push(self, producer: KafkaProducer) -> bool:
-        """Send until `finish` was called and all records are sent, or until the time is up.
+        """Send records until `finish` was called and all records are sent, or until the deadline of `finish`.
 
-        Returns False if a new producer is needed. Raises NotAcknowledgedError.
+        Return False if a new producer is needed. Raises NotAcknowledgedError.
         """
         sender = BatchSender(
             producer,
@@ -183,8 +185,8 @@ class KafkaPusher(threading.Thread):
         )
         try:
             while not self._is_over():
-                # This is checked before the read, because records written between a read and a later check
-                # would be missed.
+                # `_finishing` is checked before the file is read. Otherwise, records that are written between
+                # the read and the check would be missed.
                 finishing = self._finishing.is_set()
                 self._wake.clear()
                 usable = sender.settle()
@@ -205,7 +207,8 @@ class KafkaPusher(threading.Thread):
             self._note_progress()
 
     def _read(self, *, at_once: bool) -> bool:
-        """Read the next batch into the window; return whether there is nothing more to read for now."""
+        """Read the next batch of the file into the window. Return whether there is nothing more to read for
+        now."""
         window = self._window.outgoing
         if len(window) == MAX_IN_FLIGHT or (self._clock() < self._read_at and not at_once):
             return True
@@ -216,7 +219,8 @@ class KafkaPusher(threading.Thread):
         if batch.end == offset:
             return True
         if self._unnoted + self._window.pending + len(batch.messages) > MAX_IN_FLIGHT * MAX_RECORDS:
-            # Without this, a kill would cause more messages to be sent again than those in flight.
+            # Without this write of the offset file, more messages than those in flight would be sent again
+            # after a kill.
             self._note_progress()
         window.append(Outgoing(batch, list(batch.messages)))
         return not batch.is_full
@@ -228,7 +232,7 @@ class KafkaPusher(threading.Thread):
         return now.delivered + now.refused - noted.delivered - noted.refused
 
     def _advance(self) -> None:
-        """Advance the progress past the batches that are finished."""
+        """Remove the finished batches from the window, and advance the progress past them."""
         window = self._window.outgoing
         while window and not window[0].messages:
             outgoing = window.popleft()
@@ -257,8 +261,8 @@ class KafkaPusher(threading.Thread):
             self._warnings.add(
                 f"{self._offset_file} cannot be written ({error.strerror}); a restart would send messages again"
             )
-        # This is set even if the write failed. The next progress writes again, and `finish` need not wait for
-        # it.
+        # `_noted` is set even if the write failed. The next progress is written again, and `finish` does not
+        # wait for a file that cannot be written.
         self._noted = progress
 
     def _is_over(self) -> bool:

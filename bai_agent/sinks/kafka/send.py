@@ -1,4 +1,5 @@
-"""Sends batches of messages through one producer, in order, and processes the broker's answers."""
+"""Sends batches of messages in order, through one producer of kafka-python, and processes the broker's
+answers."""
 
 from __future__ import annotations
 
@@ -14,36 +15,38 @@ from bai_agent.sinks.backlog import MAX_RECORDS, Batch
 from bai_agent.sinks.kafka.library_log import last_trouble
 from bai_agent.sinks.kafka.metric_messages import MetricMessage, MetricMessageWriter, enqueue, failure_of
 
-# kafka-python takes half a second of imports, and most jobs have no Kafka: functions import it.
+# kafka-python is imported in functions, because its imports take half a second and most jobs have no Kafka.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
 MAX_IN_FLIGHT = 3
-"""Maximum number of batches that the producer holds. After a kill, these batches may be sent twice."""
+"""Largest number of batches that the producer holds. After a kill of the agent, these batches are possibly
+sent twice."""
 _ANSWER_SECONDS = 60.0
 _END_SECONDS = 1.0
-"""Seconds for the producer's thread to release its batches after it was told to end."""
+"""Longest wait for the producer's thread to release its batches after it was told to end (seconds)."""
 
 
 @dataclass
 class Outgoing:
-    """A batch in flight. It is kept across reconnections, so that a refused message is not sent for ever."""
+    """A batch that is being sent. A reconnection keeps this object, so that a refused message is not sent
+    again for ever."""
 
     batch: Batch[MetricMessage]
     messages: list[MetricMessage]
-    """Messages that the broker has neither acknowledged nor refused."""
+    """Messages of the batch that the broker has neither acknowledged nor refused."""
     handed: int = 0
-    """Number of messages, from the first, that the producer holds."""
+    """Number of these messages, from the first on, that were handed to the producer."""
     refused: int = 0
 
 
 @dataclass
 class SendWindow:
-    """All batches in flight, in the order of the file."""
+    """All batches that are being sent, in the order of the file."""
 
     outgoing: deque[Outgoing] = field(default_factory=deque)
     at_a_time: int | None = None
-    """Number of messages in a group that is sent alone after a refusal. None if whole batches are sent."""
+    """After a refusal, number of messages in a group that is sent alone. None if whole batches are sent."""
 
     @property
     def pending(self) -> int:
@@ -60,7 +63,7 @@ class _Group:
 
 
 class BatchSender:
-    """Sends the batches of `window` through one producer. `wake` is set when an answer arrives."""
+    """Sends the batches of `window` through one producer, and sets `wake` when an answer arrives."""
 
     def __init__(
         self,
@@ -85,11 +88,11 @@ class BatchSender:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing more can be handed over until an answer arrives."""
+        """Whether no further group can be handed to the producer until an answer arrives."""
         return len(self._groups) >= (MAX_IN_FLIGHT if self._window.at_a_time is None else 1)
 
     def hand_over(self) -> None:
-        """Hand the next messages to the producer, up to the limit. Raises NotAcknowledgedError."""
+        """Hand the next messages to the producer, up to MAX_IN_FLIGHT groups. Raises NotAcknowledgedError."""
         from kafka.errors import KafkaError
 
         for outgoing in self._window.outgoing:
@@ -114,11 +117,12 @@ class BatchSender:
                 future.add_callback(self._answered, future)
 
     def settle(self) -> bool:
-        """Apply the answers to the window; return whether the producer can still be used.
+        """Update the window with the answers that have arrived. Return whether the producer can still be
+        used.
 
-        After a refusal the producer cannot be used, because a refusal is fatal with idempotence. The refused
-        group is then sent again in halves, each alone, until the refused message is found. Raises
-        NotAcknowledgedError.
+        After a refusal, the producer cannot be used any more, because a refusal is fatal for an idempotent
+        producer. The refused group is then sent again in halves, each alone, until the refused message is
+        found. Raises NotAcknowledgedError.
         """
         failed = self._failure is not None
         if failed:
@@ -140,13 +144,14 @@ class BatchSender:
                 self._window.at_a_time = 2 * group.count if 2 * group.count < MAX_RECORDS else None
 
     def _take_failure(self) -> None:
-        """Record a refusal. Raises NotAcknowledgedError for any other failure."""
+        """Record that the broker refused the first group. Raises NotAcknowledgedError for any other
+        failure."""
         from kafka.errors import InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError
 
         refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
         group = self._groups[0]
-        # The group's own answer is needed: a message is dropped only if the broker refused exactly that
-        # message.
+        # Only the answer to this group counts, because a message must be dropped only if the broker refused
+        # exactly that message.
         failure = failure_of(group.future) if group.future.is_done else None
         if not isinstance(failure, refusals):
             raise NotAcknowledgedError(
@@ -159,7 +164,7 @@ class BatchSender:
             group.outgoing.refused += 1
 
     def unanswered(self) -> NotAcknowledgedError:
-        """Return the error for messages that are still open when the time is up."""
+        """Return the error for messages that are still not acknowledged at their deadline."""
         trouble = last_trouble()
         return NotAcknowledgedError(
             f"{self._open} messages for topic {self._topic} were still not acknowledged when the time was up"
@@ -171,12 +176,13 @@ class BatchSender:
         return sum(group.count for group in self._groups)
 
     def _answered(self, future: Any, _: object) -> None:
-        """Handle an answer, on the producer's thread, before that thread sends anything else."""
+        """Handle a broker's answer. Called on the producer's thread, before that thread sends anything
+        else."""
         failure = failure_of(future)
         if failure is not None and self._failure is None:
             self._failure = failure
-            # Records must not arrive before the failed message that they follow. So the producer is closed,
-            # and the next producer sends them again.
+            # Later records must not arrive before a failed message that precedes them. Therefore, the
+            # producer is closed, and the next producer sends all of them again.
             self._producer._sender.force_close()
         self._wake.set()
 
