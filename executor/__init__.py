@@ -1,5 +1,5 @@
-"""The programs on the user's machine, which plan, launch, watch, cancel and report benchmarks. Functions for
-other programs are in `executor.api`."""
+"""The programs on the user's machine, which plan, launch, monitor, cancel and report benchmarks.
+`executor.api` has functions for other Python programs."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        # The API's functions are imported on demand, so that `bai` and instances, which import this package,
-        # do not wait for the API.
+        # The functions of `executor.api` are imported on demand. `bai` and instances also import this
+        # package, and must not wait for the API's imports.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from executor import api

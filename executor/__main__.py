@@ -8,10 +8,10 @@ from executor.signals import end_quietly_until_a_command_begins
 def main() -> None:
     """Run `bai`."""
     end_quietly_until_a_command_begins()
-    # Modules create very many permanent objects, and a command creates few cycles, so frequent garbage
-    # collections are useless.
+    # Garbage is collected rarely, because imported modules create very many permanent objects, and a command
+    # creates few cycles.
     gc.set_threshold(100_000)
-    # The module is imported only now, because this import takes most of the time.
+    # `cli` is imported only now, because its import takes most of the start-up time.
     from executor.cli import main as run
 
     run()

@@ -19,8 +19,8 @@ from executor.backends.terminal import unattended
 from executor.errors import UsageError
 from executor.jobs.scope import JobScope
 
-# Modules that only one function needs are imported in that function, because importing descriptors takes a
-# third of a second, and reading a job does not need them.
+# Each function imports the modules that only this function needs, because the import of the descriptor reader
+# takes a third of a second, and functions that read jobs do not need it.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend
     from executor.descriptor import Descriptor
@@ -191,7 +191,7 @@ def metrics(
 
 @contextmanager
 def _for_a_program() -> Iterator[None]:
-    """Prevent prompts, and convert all expected failures into a BaiError."""
+    """Prevent prompts, and convert all expected errors into a BaiError."""
     try:
         with unattended():
             yield

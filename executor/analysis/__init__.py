@@ -1,2 +1,2 @@
-"""Statistical conclusions from a job's numbers. This package reads no store, and imports scipy only inside
-the functions that need it."""
+"""Draws statistical conclusions from the numbers of jobs. This package reads no store, and imports scipy only
+inside the functions that need it."""

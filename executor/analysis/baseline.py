@@ -1,4 +1,4 @@
-"""Compares a run with the history of similar runs: whether the run is inside the band that the history
+"""Compares a run with the history of similar runs: checks whether the run is inside the band that the history
 predicts for the next run."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from executor.analysis.measured_runs import Run, RunValue
 from executor.quantities import counted
 
 FEWEST = 3
-"""Minimum number of runs in a history for a band."""
+"""Minimum number of runs in a history from which a band can be predicted."""
 MANY_METRICS = 5
 FEWEST_OF_MANY = 8
-"""Minimum number of runs in a history to judge more than `MANY_METRICS` metrics together. With fewer runs, no
-difference in so many metrics could be found."""
+"""Minimum number of runs in a history if more than `MANY_METRICS` metrics are judged together. With fewer
+runs, no difference could be significant among so many metrics."""
 INSIDE = "within the band"
 _DRIFTS = 0.01
 
@@ -41,7 +41,7 @@ class BandedMetric:
     high: float | None = None
     """Ends of the band; None if the history is too short."""
     p: float | None = None
-    """p value of the newest value, by the same t distribution as the band."""
+    """p value of the newest value, from the same t distribution as the band."""
     p_corrected: float | None = None
     """p value corrected (Holm) within the metric's family, which is all metrics with a direction, or all
     metrics without one."""
@@ -75,8 +75,8 @@ class BandedMetric:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for display. The text mentions if only the correction for many metrics prevents a
-        difference, because one of many metrics may be outside of its band by chance."""
+        """The verdict as text for the user. If the verdict would be a difference without the correction for
+        many metrics, the text says so, because one of many metrics may be outside of its band by chance."""
         if self.verdict == Verdict.NONE.value:
             return f"{self.verdict}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict
@@ -85,7 +85,8 @@ class BandedMetric:
     def _is_inside(self) -> bool:
         if self.low is None or self.high is None:
             return False
-        # Sums of the same numbers in another order may differ, so digits beyond the twelfth are ignored.
+        # Digits beyond the twelfth are ignored, because sums of the same numbers in another order may differ
+        # there.
         slack = 1e-12 * max(abs(self.low), abs(self.high))
         return self.low - slack <= self.centre_b <= self.high + slack
 
@@ -101,7 +102,7 @@ class BandedMetric:
 
     @property
     def _too_few(self) -> str:
-        """Note on a history that is too short."""
+        """Return the note for the user that a history is too short."""
         runs = counted(len(self.history), "run")
         if self.p is None:
             least = f"a band needs at least {FEWEST}, and ten make it useful"
@@ -140,11 +141,11 @@ class BandedMetric:
 
 
 class AgainstHistory(ComparedMetrics[BandedMetric]):
-    """The metrics that both the newest run and the history have."""
+    """The comparison of the newest run with the history, for all metrics that both have."""
 
 
 def against_history(history: Sequence[Run], newest: Sequence[Run]) -> AgainstHistory:
-    """Compare the newest runs of a kind with the earlier runs. history: in order of time, the oldest
+    """Compare the newest runs with the earlier runs of the same kind. history: the earlier runs, the oldest
     first."""
     common = {name: None for run in newest for name in run.values if _values(name, history)}
     found = {name: _banded(name, history, newest) for name in common}
@@ -156,8 +157,8 @@ def against_history(history: Sequence[Run], newest: Sequence[Run]) -> AgainstHis
 
 
 def _judged_together(banded: Mapping[str, BandedMetric]) -> dict[str, BandedMetric]:
-    """Return the metrics with their verdicts and notes on drifts. The verdicts are corrected for the number
-    of metrics."""
+    """Return the metrics with their verdicts and with notes about drifts. The verdicts are corrected for the
+    number of metrics."""
     tested = {
         name: (p, each.better is not None) for name, each in banded.items() if (p := each.p) is not None
     }
@@ -196,8 +197,8 @@ def _banded(name: str, history: Sequence[Run], newest: Sequence[Run]) -> BandedM
 def _in_band(
     name: str, before: Sequence[RunValue], now: Sequence[RunValue], notes: Sequence[str]
 ) -> BandedMetric:
-    """Return a metric with its band. before, now: numbers of the history and of the newest runs, with the
-    same definition."""
+    """Return a metric with its band. before, now: the numbers of the history and of the newest runs, for the
+    same definition of the metric."""
     units = now[0].units
     numbers, values = ([converted(each, units) or 0.0 for each in side] for side in (before, now))
     relative = is_relative(*numbers, *values)

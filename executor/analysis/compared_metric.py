@@ -1,4 +1,4 @@
-"""One metric of two sides: the metric's numbers, the measured change, and the verdict."""
+"""The comparison of one metric of two sides: the metric's numbers, the measured change, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from executor.analysis.history import SidesDrift
 
 
 class Verdict(str, Enum):
-    """Verdict on a metric."""
+    """Verdict on the change of a metric."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -48,16 +48,16 @@ class MetricComparison:
     """p value corrected (Holm) within the metric's family, which is all metrics with a direction, or all
     metrics without one."""
     corrected_for: int = 1
-    """Number of metrics in the family for which `p_corrected` is corrected; with several arms, the metrics of
-    all pairs."""
+    """Number of metrics in the family for which `p_corrected` is corrected. With several arms, the metrics of
+    all pairs of arms are counted."""
     drift: SidesDrift | None = None
-    """Drift of sides that ran one after the other; None if the drift cannot be determined."""
+    """Drift of the two sides, if one side ran after the other; None if the drift cannot be determined."""
     drifts: bool = False
     """Whether both sides drift, so that the change says nothing about the compared programs."""
     verdict: Verdict = Verdict.UNKNOWN
     more_runs: int | None = None
-    """Approximate number of further runs per side that a verdict needs; None if there is a verdict, or if the
-    number is unknown."""
+    """Approximate number of further runs per side that are needed for a verdict. None if there is a verdict,
+    or if the number is unknown."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -92,8 +92,8 @@ class MetricComparison:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for display. The text mentions if only the correction for the number of metrics
-        prevents a difference."""
+        """The verdict as text for the user. If the verdict would be a difference without the correction for
+        the number of metrics, the text says so."""
         if self.verdict is Verdict.NONE and self.effect.excludes_zero:
             return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict.value
@@ -126,21 +126,22 @@ class MetricComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
-    """A metric of both sides that cannot be compared, because its definitions differ or some numbers are only
-    bounds."""
+    """A metric that both sides have, but that cannot be compared, because its definitions differ or some of
+    its numbers are only bounds."""
 
     name: str
     why: str
-    """Difference between the definitions, or reason for the bounds."""
+    """Difference between the definitions, or reason why some numbers are only bounds."""
     better: Better | None
     a: tuple[float, str]
     b: tuple[float, str]
     """Headline of side B, and the headline's units."""
     below: tuple[float | None, float | None] = (None, None)
-    """Upper bound for each side whose numbers are all bounds, in the side's units; None for a side with exact
-    numbers."""
+    """Upper bound of each side's numbers, in the side's units. None for a side that does not have only
+    bounds."""
     differs: bool = True
-    """True if the two definitions differ. If the definitions are the same, some numbers are only bounds."""
+    """True if the two definitions differ; false if the definitions are the same, but some numbers are only
+    bounds."""
 
     @property
     def both_below(self) -> bool:
@@ -204,8 +205,7 @@ class ComparedMetrics(Generic[Judged]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether there is a metric with a direction that cannot be judged, because its definitions
-        differ."""
+        """Whether any metric with a direction cannot be judged, because its definitions differ."""
         return any(each.better is not None and not each.both_below for each in self.incomparable)
 
     def tables(self) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Compares two sides of runs: gives a verdict on each metric, with one rate of false alarms for all metrics
-together."""
+"""Compares the runs of two sides, and gives a verdict on each metric. One rate of false alarms applies to all
+metrics together."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Comparison(ComparedMetrics[MetricComparison]):
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
-    """Number of metrics with a direction, over all pairs of sides, for which the rate of false alarms is
-    corrected."""
+    """The p values are corrected for this number of metrics: those with a direction, over all pairs of
+    sides."""
     notes: tuple[str, ...] = ()
     """Notes that apply to all metrics."""
 
@@ -41,7 +41,7 @@ class Comparison(ComparedMetrics[MetricComparison]):
 def compare(
     a: Sequence[Run], b: Sequence[Run], *, earlier_scatter: Mapping[str, float] | None = None
 ) -> Comparison:
-    """Compare the runs `b` with the runs `a`, as `compare_sides` does."""
+    """Compare the runs `b` with the runs `a`. `compare_sides` describes the comparison."""
     return compare_sides(a, [b], earlier_scatter=earlier_scatter)[0]
 
 
@@ -54,8 +54,8 @@ def compare_sides(
     """Compare each side of `others` with the first side. One rate of false alarms applies to all metrics
     together.
 
-    Arms of one job are compared within their blocks. earlier_scatter: relative standard deviation of earlier
-    runs, by metric. The needed number of runs is estimated from this deviation.
+    Arms of one job are compared within the job's blocks. earlier_scatter: relative standard deviation of
+    earlier runs, by metric, from which the needed number of runs is estimated.
     """
     every = [matched(first, other) for other in others]
     judged = _judged_together(every, earlier_scatter or {})
@@ -101,8 +101,8 @@ _Key = tuple[int, str]
 
 
 def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
-    """Return the metrics with their drifts. A metric is marked if both sides drift, and gets a note if one
-    side drifts."""
+    """Return the metrics with their drifts. If both sides of a metric drift, `drifts` is set. If only one
+    side drifts, the metric gets a note."""
     seen = {key: each.drift for key, each in metrics.items() if each.drift is not None}
     both = holm_of({key: drift.both_p for key, drift in seen.items()})
     single = holm_of({(key, i): p for key, drift in seen.items() for i, p in enumerate(drift.each_p)})
@@ -149,7 +149,7 @@ def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
 def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) -> _Judgement:
     """Return the verdict of the first rule that applies. shown: whether the change is significant."""
     found = each.effect
-    # An absolute change is compared with a share of A's level.
+    # A tolerance is relative, so an absolute change is compared with the tolerance times side A's centre.
     bound = (each.tolerance or 0.0) * (1.0 if found.relative else abs(each.centre_a))
     if each.drifts:
         return _Judgement(Verdict.UNKNOWN, _DRIFTS)
@@ -157,7 +157,8 @@ def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) ->
         return _unknown(each, earlier)
     if each.tolerance is not None and found.within(bound):
         return _Judgement(Verdict.WITHIN)
-    # The last digits are ignored, so that a change that equals the tolerance does not exceed the tolerance.
+    # The last digits are ignored, so that rounding does not make a change that equals the tolerance exceed
+    # it.
     if shown and abs(found.change) > bound * (1 + 1e-9):
         return _Judgement(Verdict.of_change(found.change, each.better))
     return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)
@@ -169,7 +170,7 @@ def _unknown(each: MetricComparison, earlier: float | None) -> _Judgement:
 
 
 def _second_opinions(found: Effect) -> list[str]:
-    """Return a sentence if tests with fewer assumptions disagree with the test that decides."""
+    """Return a sentence if tests with fewer assumptions disagree with the test that decides the verdict."""
     if found.p is None:
         return []
     opinions = {"a permutation test": found.permutation_p, "a rank test": found.rank_p}
@@ -196,23 +197,23 @@ METHOD = (
 
 
 ASSUMED_SCATTER = 0.05
-"""Relative scatter of runs that is assumed if no scatter is known. The assumed scatter is typical of single
-cloud instances."""
+"""Relative scatter of runs that is assumed if the true scatter is unknown. The assumed value is typical of
+single cloud instances."""
 ASSUMED_DIFFERENCE = 0.05
 """Relative difference that should be detected if a metric has no tolerance."""
 POWER = 0.8
-"""Probability with which the advised number of runs finds a difference of the named size."""
+"""Probability with which the recommended number of runs detects a difference of the given size."""
 _MOST_RUNS = 10_000
 
 
 class _Aim(NamedTuple):
-    """A difference that is worth detecting, as text, and the scatter of runs that hides the difference."""
+    """The difference that further runs should detect, and the scatter of the runs that hides it."""
 
     difference: float
     wanted: str
     scatter: float
     source: str
-    """Origin of the scatter, as part of a sentence."""
+    """Where the value of the scatter is from, as part of a sentence."""
 
 
 def how_many(
@@ -221,7 +222,8 @@ def how_many(
     tolerance: float | None,
     earlier: float | None,
 ) -> tuple[int | None, str]:
-    """Return approximately how many more runs per side would be enough, and a sentence with the reason."""
+    """Return approximately how many more runs per side would be enough for a verdict, and a sentence with the
+    reason."""
     fewest = min(map(len, numbers))
     one = "one run per side does not show how much runs scatter; " if fewest < 2 else ""
     aim = (
@@ -255,7 +257,8 @@ def _absolute_aim(first: Sequence[float], found: Effect, tolerance: float | None
 def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None) -> _Aim:
     difference = tolerance or ASSUMED_DIFFERENCE
     wanted = f"a difference of {_percent(difference)}" + (", its tolerance" if tolerance else "")
-    # Even if all runs gave the same number, further runs may give another number.
+    # A measured scatter of 0 is not used, because further runs may give other numbers even if all runs so far
+    # gave the same number.
     if found.scatter:
         return _Aim(difference, wanted, found.scatter, f"as these runs scatter by {_percent(found.scatter)}")
     if earlier is not None:

@@ -1,5 +1,5 @@
-"""`--fail-if 'throughput < -5%'`: a condition on the change of one metric. The condition consists of three
-words."""
+"""Parses and judges the conditions of `--fail-if 'throughput < -5%'`. A condition consists of three words,
+and is about the change of one metric."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Condition:
     relative: bool
 
     def of(self, compared: Comparison | AgainstHistory) -> MetricComparison | BandedMetric | Incomparable:
-        """Return the condition's metric. Raises UsageError."""
+        """Return the metric of the comparison that the condition names. Raises UsageError."""
         every: list[MetricComparison | BandedMetric | Incomparable] = [
             *compared.metrics,
             *compared.incomparable,
@@ -48,8 +48,8 @@ class Condition:
         return found
 
     def is_met(self, found: MetricComparison | BandedMetric, *, p: float) -> bool:
-        """Return whether the change is significantly beyond the bound. p: p value, corrected for all
-        conditions. Raises UsageError."""
+        """Return whether the change meets the condition. Unless the bound also allows no change at all, the
+        change must be significant. p: p value, corrected for all conditions. Raises UsageError."""
         if self.relative and not found.relative:
             raise UsageError(
                 f'--fail-if "{self.text}": not all values of {self.metric} are positive, so that its change is no share of them; '
@@ -57,7 +57,8 @@ class Condition:
             )
         in_units = found.relative and not self.relative
         change = found.centre_b - found.centre_a if in_units else found.change
-        # `<= 0` and `>= 0` also hold for equal values, so no significant difference is needed.
+        # A condition such as `< 5%` or `> -5%` also holds if nothing has changed, so it needs no significant
+        # change. `<= 0` and `>= 0` need one.
         permissive = (self.bound > 0) if self.less else (self.bound < 0)
         return self._is_beyond(change) and (permissive or p <= ALPHA)
 

@@ -1,8 +1,9 @@
-"""Finds differences between two sides other than the change under test: machines, software, descriptors.
+"""Finds differences between two sides that may affect their numbers in addition to the change under test:
+differences of machines, software and descriptors.
 
-Differences are shown before any number. Only stable facts of a machine are compared: types, models, versions,
-settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) would be shown each
-time, so that users would soon overlook them.
+Differences are shown to the user before any number. Only stable facts of a machine are compared: types,
+models, versions, settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) are
+not compared, because users soon overlook what is shown every time.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _OWN = frozenset(
         "restart",
     ]
 )
-"""Tables of a job descriptor that are not compared in this module, because they are compared separately or do
-not change what is measured."""
+"""Tables of a job descriptor that are not compared as a whole, because this module compares them in another
+way, or because they do not change what is measured."""
 _LONGEST = 60
 
 
@@ -54,7 +55,7 @@ class Difference:
     """Name of the value, for example "cpu model", "package torch" or "benchmark.argv"."""
     a: str
     b: str
-    """All values of side B; "-" if side B has no value."""
+    """All values of side B, as text; "-" if side B has no value."""
 
     def as_table(self) -> dict[str, str]:
         return dict(self.__dict__)
@@ -122,7 +123,8 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
 def _source(source: Source) -> tuple[str, str]:
     known = (source.sha256 or source.md5 or "")[:12]
     if source.kind is SourceKind.SCRIPTS and known:
-        # The address is left out, because it is the address of the job's own copy, or contains the checksum.
+        # The address of the scripts is left out, because it is the address of the job's own copy, or contains
+        # the checksum.
         return "scripts", known
     return f"source {source.path}", _text(f"{source.src}{f' ({known})' if known else ''}")
 
@@ -165,5 +167,6 @@ def _text(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) <= _LONGEST:
         return text
-    # The checksum distinguishes long texts that differ only after the truncation.
+    # A checksum is appended to a truncated text, to distinguish long texts that differ only in the part that
+    # was cut off.
     return f"{text[: _LONGEST - 17]}… ({hashlib.sha256(text.encode()).hexdigest()[:12]})"

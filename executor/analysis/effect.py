@@ -1,8 +1,8 @@
-"""The change between two samples of runs, and the change's confidence interval: Welch's interval, or
-Student's for differences within blocks.
+"""Computes the change between two samples of runs and its confidence interval: Welch's interval or, for
+differences within blocks, Student's.
 
-A sample contains one number for each run, never the values within a run. Values of one run are correlated. If
-correlated values are treated as independent, they show differences that do not exist (Abedi and Brecht, ICPE
+A sample contains one number per run, never the values within a run. The values of one run are correlated.
+Tests that treat correlated values as independent find differences that do not exist (Abedi and Brecht, ICPE
 2017).
 """
 
@@ -18,7 +18,8 @@ from bai_agent.job.figures import LIMIT, deviation, mean_of
 from bai_agent.light_dataclass import dataclass
 
 CONFIDENCE = 0.95
-"""Confidence of every interval. A difference is reported by chance in 5 % of comparisons of equal sides."""
+"""Confidence level of every interval. If two sides are equal, a difference is reported by chance in 5 % of
+comparisons."""
 ALPHA = 1 - CONFIDENCE
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,7 +29,7 @@ class Effect:
     """Change from side A to side B."""
 
     relative: bool
-    """Whether the change is relative to A (-0.2 means 20 % less); if not, the change is in the metric's
+    """Whether the change is relative to side A (-0.2 means 20 % less); if not, the change is in the metric's
     units."""
     change: float
     low: float | None
@@ -37,12 +38,12 @@ class Effect:
     p: float | None
     """p value of the t test, consistent with the interval."""
     permutation_p: float | None = None
-    """p value of a permutation test; None if there are too few runs for any finding."""
+    """p value of a permutation test; None if there are too few runs for a significant result."""
     rank_p: float | None = None
-    """p value of a rank test; None if there are too few runs for any finding."""
+    """p value of a rank test; None if there are too few runs for a significant result."""
     scatter: float | None = None
-    """Standard deviation of the runs within a side, or of the differences if `paired`: relative, or in the
-    metric's units."""
+    """Standard deviation of the runs within a side or, if `paired`, of the differences within blocks:
+    relative, or in the metric's units."""
     paired: bool = False
     """Whether the change was computed from the differences within blocks."""
     notes: tuple[str, ...] = ()
@@ -52,17 +53,18 @@ class Effect:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def within(self, bound: float) -> bool:
-        """Return whether the whole interval is between -bound and bound."""
+        """Return whether the whole confidence interval is between -bound and bound."""
         return self.low is not None and self.high is not None and -bound <= self.low and self.high <= bound
 
 
 def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
     """Return the change from the runs `a` to the runs `b`. a, b: one or more numbers within `LIMIT`.
-    permutation: whether to add the results of further tests, which take milliseconds if there are many runs.
+    permutation: whether to add the p values of the permutation and rank tests, which take milliseconds if
+    there are many runs.
 
-    If all numbers are positive, the change is relative: the ratio of the geometric means, from a test of the
-    logarithms that takes the scatter of both sides into account. If any number is not positive, the change is
-    absolute: the difference of the means.
+    If all numbers are positive, the change is relative: the ratio of the geometric means. It is tested on the
+    logarithms, with the scatter of both sides. If any number is not positive, the change is absolute: the
+    difference of the means.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -85,9 +87,9 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
 
 def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
     """Return the change from the runs `a` to the runs `b`, computed within blocks. Runs with the same index
-    form a block, because such runs ran shortly after one another. The change is computed from the differences
-    within blocks, on the scale of `effect`, so that a drift from block to block does not affect the change. n
-    blocks have n - 1 degrees of freedom.
+    form a block: they ran shortly after one another. The change is computed from the differences within
+    blocks, on the scale of `effect`, so a drift from block to block does not affect it. n blocks have n - 1
+    degrees of freedom.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -134,8 +136,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def holm_in_families(tested: Mapping[Key, tuple[float, bool]]) -> dict[Key, tuple[float, int]]:
-    """Return each p value corrected within its family, and the size of the family. Metrics with a direction
-    are one family, all other metrics the second family.
+    """Return each p value corrected within its family, and the size of that family. Metrics with a direction
+    form one family, and all other metrics form the second family.
 
     tested: the p value of each metric, and whether the metric has a direction.
     """
@@ -147,12 +149,12 @@ def holm_in_families(tested: Mapping[Key, tuple[float, bool]]) -> dict[Key, tupl
 
 
 def holm_of(ps: Mapping[Key, float]) -> dict[Key, float]:
-    """Return p values corrected for their number, by key."""
+    """Return p values corrected for their number (Holm), by key."""
     return dict(zip(ps, holm(list(ps.values())), strict=True))
 
 
 def on_scale(values: Sequence[float], *, relative: bool) -> list[float]:
-    """Return the numbers whose differences are judged: the logarithms of the values if changes are relative,
+    """Return the numbers whose differences are tested: the logarithms of the values if changes are relative,
     otherwise the values."""
     return [math.log(value) for value in values] if relative else list(values)
 
@@ -178,7 +180,7 @@ def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
     """Return the standard deviation that rounding to multiples of `step` causes. A side's standard deviation
     is assumed to be at least this value."""
     error = step / math.sqrt(12)
-    # Values near zero would make the result infinite.
+    # The result is limited, because values near zero would make it infinite.
     return min(error / centre(side, relative=True), LIMIT) if relative else error
 
 
@@ -188,7 +190,8 @@ def interval(difference: float, error: float, *, freedom: float) -> tuple[float,
     from scipy import special
 
     half = student(freedom, 1 - ALPHA / 2) * error
-    # A division by zero is not an error here, because the scatter is negligible compared with the values.
+    # If the standard error is 0, the scatter is negligible compared with the values, so any difference is
+    # certain.
     p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(not difference)
     return difference - half, difference + half, p
 
@@ -210,7 +213,7 @@ def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -
         return difference, difference, 1.0
     few, many = sorted((len(a), len(b)))
     if many >= 2 * few:
-        # The scatter of the side with fewer runs is known least precisely, but Welch's approximation relies
+        # If one side has far fewer runs, its scatter is known only roughly, but Welch's approximation relies
         # on it too much.
         freedom: float = few - 1
     else:
@@ -244,7 +247,8 @@ def _scatter_notes(a: Sequence[float], b: Sequence[float]) -> tuple[str, ...]:
 
 
 def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the pooled standard deviation within the two sides; None if each side has one run."""
+    """Return the pooled standard deviation of the runs within the two sides; None if each side has only one
+    run."""
     freedom = len(a) + len(b) - 2
     if not freedom:
         return None
@@ -254,13 +258,13 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""Maximum number of arrangements up to which all arrangements are tried, which is enough for eight runs per
-side, or 14 blocks."""
+"""All arrangements of the runs are tried if there are at most this many, which is enough for eight runs per
+side, or for 14 blocks."""
 _RANDOM = 9_999
 
 
-# Further tests, which assume less than Student's t. The result is None if there are too few runs for any
-# finding. The further tests never decide a verdict.
+# The following tests assume less than Student's t test. They return None if there are too few runs for a
+# significant result. They never decide a verdict.
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -277,7 +281,7 @@ def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
     first, second = arranged
     error = first.var(axis=1, ddof=1) / len(a) + second.var(axis=1, ddof=1) / len(b)
     apart = abs(first.mean(axis=1) - second.mean(axis=1))
-    # If neither side scatters, any difference is an infinite number of standard errors.
+    # If all runs of each side are equal, any difference is an infinite number of standard errors.
     with numpy.errstate(divide="ignore", invalid="ignore"):
         distances = numpy.where(apart > 1e-12, apart / numpy.sqrt(error), 0.0)
     return _share(distances)
@@ -319,13 +323,14 @@ def signed_rank_p(differences: Sequence[float]) -> float | None:
 
 
 def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
-    """Return both sides of all arrangements, or of random arrangements if there are too many. Each
-    arrangement is a row; the first row is the observed arrangement."""
+    """Return the two sides for all arrangements of the runs, or for random arrangements if there are too
+    many. Each arrangement is a row; the first row is the observed one."""
     import numpy
 
     count = len(a) + len(b)
     arrangements = math.comb(count, len(a))
-    # If both sides have equally many runs, the most extreme arrangement has a mirror image.
+    # If both sides have the same number of runs, the most extreme arrangement has a mirror image that is just
+    # as extreme.
     if (2 if len(a) == len(b) else 1) / arrangements > LEVEL:
         return None
     size = max(abs(value) for value in (*a, *b)) or 1.0
@@ -342,10 +347,10 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
 
 
 def _share(distances: Any) -> float:
-    """Return the share of distances that are at least as large as the first distance, which is the observed
+    """Return the share of distances that are at least as large as the first one, which is the observed
     distance."""
     seen = distances[0]
-    # Sums of the same numbers in another order may differ in their last digits.
+    # The last digits are ignored, because sums of the same numbers in another order may differ there.
     return float((distances >= seen - 1e-9 * max(1.0, seen if math.isfinite(seen) else 1.0)).mean())
 
 

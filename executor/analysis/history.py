@@ -1,5 +1,5 @@
-"""Statistics of runs in order of time: the runs' scatter, the band for the next runs, and drifts of one or
-two sides."""
+"""Computes statistics of runs in order of time: the scatter of the runs, the band for the next runs, and
+drifts of one or two sides."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DRIFTS = 0.01
 
 
 def successive_scatter(values: Sequence[float]) -> float | None:
-    """Return the relative standard deviation of runs that are given in order of time; None if the deviation
-    is unknown.
+    """Return the relative standard deviation of runs that are given in order of time; None if it cannot be
+    computed.
 
-    The deviation is computed from the median step between consecutive runs, so that neither a single change
-    among many runs nor a slow drift affects the deviation.
+    The deviation is computed from the median step between consecutive runs. So neither a single change among
+    many runs nor a slow drift affects it.
     """
     if len(values) < 2 or not is_relative(*values):
         return None
@@ -50,11 +50,11 @@ class Band:
 
 
 def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
-    """Return the band in which the centre of as many further runs as in `newest` is expected, and the p value
-    of the centre of `newest`.
+    """Return the band in which the centre of `newest` is expected, if these runs are like the earlier ones,
+    and the p value of their actual centre.
 
-    values: two or more. Student's t is used, on logarithms if all values are positive. The scatter is assumed
-    to be at least the scatter that rounding causes.
+    values: the numbers of the earlier runs, two or more. Student's t distribution is used, on logarithms if
+    all values are positive. The scatter is assumed to be at least the scatter that rounding causes.
     """
     relative = is_relative(*values, *newest)
     scaled, seen = on_scale(values, relative=relative), mean_of(on_scale(newest, relative=relative))
@@ -62,15 +62,15 @@ def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
     scatter = max(deviation(scaled), rounding(values, step=least_step(values, newest), relative=relative))
     error = scatter * math.sqrt(1 / len(newest) + 1 / len(values))
     low, high, p = interval(seen - middle, error, freedom=len(values) - 1)
-    # The band is centred on the history, so only the width of the difference's interval is used.
+    # The band is centred on the history, so of the interval of the difference only the width is used.
     half = (high - low) / 2
     ends = (middle - half, middle + half)
     return Band(*((_exp(ends[0]), _exp(ends[1])) if relative else ends), p)
 
 
 def drift(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the change from one run to the next (Theil and Sen's slope), and Kendall's p value; None for
-    fewer than five runs.
+    """Return the typical change from one run to the next (Theil and Sen's slope), and Kendall's p value of
+    the trend; None for fewer than five runs.
 
     The change is on the scale that `is_relative` decides.
     """
@@ -96,11 +96,11 @@ class SidesDrift:
     """p value of a common trend within the sides."""
     each_p: tuple[float, float]
     explained: float
-    """Change from the first side to the second that the trend alone would cause."""
+    """Change from the first side to the second that the common trend alone would cause."""
 
     def explains(self, change: float) -> bool:
-        """Return whether the trend explains at least half of a change, so that the effect of the programs is
-        unknown."""
+        """Return whether the trend explains at least half of a change. In that case, the effect of the
+        compared programs is unknown."""
         return abs(self.explained) >= abs(change) / 2
 
 

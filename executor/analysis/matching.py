@@ -1,5 +1,5 @@
-"""Matches the metrics that both sides have: numbers can be compared if their definitions are the same and
-their units can be converted."""
+"""Finds the metrics that both sides have and that can be compared: their definitions must be the same, and
+their units convertible."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NO_DIRECTION = "no direction"
 
 
 def converted(value: RunValue, units: str) -> float | None:
-    """Return the number of a run in other units; None if the number cannot be converted. A rate is not
-    converted to a duration, because the minimum of a rate is the maximum of the duration.
+    """Return the number of a run in other units; None if it cannot be converted. A rate is not converted to a
+    duration, because the minimum of a rate is the maximum of the duration.
     """
     if value.units == units:
         return value.value
@@ -52,13 +52,13 @@ def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | No
 
 
 def below(side: Sequence[RunValue]) -> float | None:
-    """Return the bound of a side's numbers; None unless all numbers are bounds."""
+    """Return the upper bound of a side's numbers; None unless all numbers are bounds."""
     bounds = [each.below for each in side if each.below is not None]
     return max(bounds) if len(bounds) == len(side) else None
 
 
 def why_bounds(*sides: Sequence[RunValue]) -> str | None:
-    """Return why numbers of these runs show no difference, which is the case if some numbers are only bounds;
+    """Return why the numbers of these runs cannot show a difference if some of them are only bounds;
     otherwise None."""
     bounds = [each for side in sides for each in side if each.below is not None]
     if not bounds:
@@ -68,12 +68,11 @@ def why_bounds(*sides: Sequence[RunValue]) -> str | None:
 
 
 def _definition(value: RunValue) -> dict[str, str]:
-    """Return the keys of a metric that must be the same in both sides for numbers to be comparable, with the
-    keys' values."""
+    """Return those keys of a metric, with their values, that must be the same in both sides."""
     metric = value.metric or _PLAIN
     summary = {key: getattr(metric, key) for key in marked_keys(Metric, About.SUMMARY)}
     warmup, count = metric.warmup, summary.pop("warmup_values")
-    # Metrics from before presets had revisions belong to the first revision.
+    # Metrics that were recorded before presets had revisions belong to the first revision.
     is_first = metric.revision is None or metric.revision.endswith("/1")
     return {
         "better": value.better.value if value.better is not None else _NO_DIRECTION,
@@ -103,14 +102,14 @@ def only_in(side: Sequence[Run], other: Sequence[Run]) -> tuple[str, ...]:
 
 
 def are_blocks(a: Sequence[Run], b: Sequence[Run]) -> bool:
-    """Return whether two sides are arms of one job, whose runs took turns."""
+    """Return whether two sides are arms of the same job, so that their runs alternated."""
     runs = [*a, *b]
     arms = {run.arm for run in a}.isdisjoint(run.arm for run in b)
     return arms and len({run.job_id for run in runs}) == 1 and all(run.block is not None for run in runs)
 
 
 def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
-    """Return notes on two sides as a whole."""
+    """Return notes for the user about two sides as a whole."""
     if are_blocks(a, b):
         blocks = [{run.block for run in side} for side in (a, b)]
         both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
@@ -170,7 +169,7 @@ def _incomparable(
 
 
 def _better(a: Sequence[RunValue], b: Sequence[RunValue]) -> Better | None:
-    """Return the direction that is better, from the first run that names a direction."""
+    """Return the metric's better direction, from the first run whose descriptor names one."""
     return next((each.better for each in (*a, *b) if each.better is not None), None)
 
 
@@ -185,7 +184,7 @@ def _within_blocks(
     ]
     both = [block for block in by_block[0] if block in by_block[1]]
     if not both:
-        # No block contains runs of both sides.
+        # The two sides have no block in common.
         return numbers, effect([_centre(numbers[0])], numbers[1])
     numbers = [[side[block] for block in both] for side in by_block]
     return numbers, paired_effect(*numbers)

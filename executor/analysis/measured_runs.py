@@ -1,5 +1,5 @@
-"""The runs of a job for comparisons, with one number for each run and metric. A run is a job, or one repeat
-of a job that repeats its benchmark.
+"""Reduces a job to its runs, with one number per run and metric, for comparisons. A run is a whole job, or
+one repeat of a job that repeats its benchmark.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ class RunValue:
     ranks: int = 1
     """Number of ranks that contributed to the headline."""
     unsteady: str | None = None
-    """Reason why the values are not steady, for the first rank that is not steady; None if all ranks are
+    """Reason why the values of the first unsteady rank are not steady; None if the values of all ranks are
     steady."""
     below: float | None = None
-    """Upper bound of a peak memory that cannot be distinguished from the shim's peak; None if `value` is
+    """Upper bound of `value`, for a peak memory that is not above the shim's own peak; None if `value` is
     exact."""
 
     @property
     def better(self) -> Better | None:
-        """Direction that is an improvement, if the descriptor names a direction."""
+        """Direction in which a change is an improvement; None if the descriptor names no direction."""
         return self.metric.better if self.metric is not None else None
 
     @property
     def tolerance(self) -> float | None:
-        """Relative change that does not matter, if the descriptor names a tolerance."""
+        """Relative change of the metric that does not matter to the user; None if the descriptor names no
+        tolerance."""
         return self.metric.tolerance if self.metric is not None else None
 
 
@@ -79,18 +80,18 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRuns:
-    """The runs of one job that can be compared, and notes on runs that cannot be compared."""
+    """The runs of one job that can be compared, and sentences about the other runs of the job."""
 
     job_id: str
     job: Job
     runs: tuple[Run, ...]
     left_out: tuple[str, ...] = ()
-    """A sentence for each run that did not succeed, and about generations of another size."""
+    """Sentences about runs that did not succeed, and about generations with another number of nodes."""
     nodes: int = 1
     """Number of nodes on which the values were measured."""
 
     def by_metric(self) -> dict[tuple[str, str | None], list[RunValue]]:
-        """Return the values of the runs, by metric (with its labels) and arm."""
+        """Return the values of all runs, grouped by metric (with its labels) and arm."""
         groups: dict[tuple[str, str | None], list[RunValue]] = {}
         for run in self.runs:
             for name, value in run.values.items():
@@ -110,9 +111,9 @@ def runs_of(
     generation: int | None = None,
 ) -> JobRuns:
     """Return the runs of a job. starts: start of the benchmark (ms UTC) by generation (None for the first or
-    only one), from which the warm-up counts; if a start is missing, the warm-up counts from the first value.
-    of_one_size: whether only values of generations on equally many nodes are used: on `nodes` nodes, or on as
-    many nodes as the last generation. generation: if set, only values of this generation are used.
+    only one). The warm-up begins at this start; if it is missing, at the first value. of_one_size: whether to
+    use only generations with the same number of nodes: `nodes`, or the number of the last generation.
+    generation: if set, only values of this generation are used.
     """
     if result is None:
         return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
@@ -211,7 +212,7 @@ def _repeated_run(
 
 @dataclass(frozen=True, kw_only=True)
 class OverRuns:
-    """One metric over the successful runs that have a value of the metric."""
+    """One metric of a job, over all successful runs that have a value of the metric."""
 
     name: str
     units: str
@@ -243,7 +244,8 @@ class OverRuns:
 
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
-    """Return the metrics of a job with several runs, in the order in which a single run has the metrics."""
+    """Return the metrics over the runs of a job with several runs. Their order is that of the metrics of a
+    single run."""
     groups = runs.by_metric()
     # The arms of each metric are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
@@ -321,7 +323,8 @@ def _first_unsteady(every: Iterable[tuple[PointSeries, Sequence[float]]], metric
 
 
 def _bound(found: Sequence[float], floor: float | None, metric: Metric) -> float | None:
-    """Return the bound of a number over ranks, if the value of any rank is a bound; otherwise None."""
+    """Return the upper bound of a number over ranks if the value of any rank is only a bound; otherwise
+    None."""
     if floor is None or min(found) > floor:
         return None
     return over_ranks_of([max(each, floor) for each in found], metric.over_ranks)
@@ -333,6 +336,6 @@ def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
     for run in runs.runs:
         if run.arm is not None:
             arms.setdefault(run.arm, []).append(run)
-    # The other arms are compared with the first arm.
+    # The first arm must come first, because the other arms are compared with it.
     names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
     return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

@@ -1,9 +1,10 @@
-"""Checks whether a metric was steady, to mark runs whose headline hides that values were still changing.
+"""Checks whether the values of a metric were steady, to mark runs whose values were still changing, which a
+single headline hides.
 
-The rule uses up to 256 values, evenly spread over the run without its warm-up. The values are reduced to 32
-medians of neighbours, which spikes do not change. A series is marked if Pettitt's test (Applied Statistics
-1979) finds a change that is larger than the metric's tolerance and than 2 % of its level. The test takes the
-correlation of neighbours into account. Short series are not judged.
+The check uses up to 256 values, evenly spread over the run without its warm-up. They are reduced to 32
+medians of neighbouring values, so that spikes have no effect. A series is marked as unsteady if Pettitt's
+test (Applied Statistics 1979) finds a change that is larger than the metric's tolerance and larger than 2 %
+of its level. The test takes the correlation of neighbours into account. Short series are not judged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LEVEL = 0.02
 """Significance level of Pettitt's test. The level was chosen by simulation, so that at most 4 % of series of
 correlated noise are marked."""
 _SURE = 4.5
-"""Number of standard errors beyond which the slope at the end of a series is significant."""
+"""The slope at the end of a series is significant if it is larger than this many standard errors."""
 _LEAST_SHARE = 0.02
 
 
@@ -44,7 +45,7 @@ class Unsteady:
 
     @property
     def sentence(self) -> str:
-        # The change is relative to the value before the change, so that a fall to a tenth is a fall by 90 %.
+        # The change is divided by the level before it, so that a fall to a tenth is a fall by 90 %.
         start = self.level - (self.change / 2 if self.trends else self.change)
         share = abs(self.change / start) if start else math.inf
         amount = f" by {share:.0%}" if share < 10 else " many times over"
@@ -84,7 +85,7 @@ def _chance(
     values."""
     count = len(blocks)
     residuals = _residuals(max(before, after, key=len))
-    # Noise does not explain a step that is a hundred times as large as the noise.
+    # The correlation of the noise is ignored if a step is more than a hundred times as large as the noise.
     small = max(map(abs, residuals)) < abs(step) / 100
     likeness = 1.0 if small else _inflation(residuals)
     return 2 * math.exp(-6 * score**2 / (count**3 + count**2) / likeness)
@@ -146,8 +147,8 @@ def _inflation(residuals: Sequence[float]) -> float:
     if not squares:
         return 1.0
     products = math.fsum(a * b for a, b in pairwise(residuals))
-    # The estimate is corrected, because the fitted line makes neighbouring values look less similar than they
-    # are.
+    # The estimated correlation is corrected, because the fitted line makes neighbouring residuals look less
+    # similar than the values are.
     correlation = products / squares
     correlation += (2 + 3 * max(correlation, 0.0)) / len(residuals)
     correlation = min(max(correlation, 0.0), 0.9)

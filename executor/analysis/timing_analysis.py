@@ -1,4 +1,4 @@
-"""The times of the runs of one command, and reasons to doubt these times."""
+"""Computes the times of a command's runs, and finds reasons to doubt these times."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from executor.analysis.measured_runs import SUCCEEDED
 from executor.records.counted_values import memory_floor
 
 OUTLIER = 10 * 1.4826
-"""Distance from the median, in median absolute deviations, beyond which a run is an outlier. The distance
-equals 10 standard deviations of normal noise. Source of this score: Iglewicz and Hoaglin, "How to Detect and
-Handle Outliers", 1993, with hyperfine's bound."""
+"""A run is an outlier if its time is farther from the median than this many median absolute deviations. For
+normal noise, this distance is 10 standard deviations. Source of this score: Iglewicz and Hoaglin, "How to
+Detect and Handle Outliers", 1993, with hyperfine's bound."""
 _FEWEST = 5
-"""Minimum number of runs for a search for outliers."""
+"""Minimum number of runs among which outliers are searched."""
 RESOLUTION = 0.001
 """Shortest time that can be measured well (seconds). Shorter times are mostly the start of a process, which
 varies by tenths of a millisecond."""
@@ -34,7 +34,7 @@ class CommandTimes:
     memory: tuple[int, ...]
     """Peak memory of the largest process of each run."""
     floor: int
-    """Value up to which a peak memory is only an upper bound."""
+    """A peak memory of at most this value is only an upper bound."""
     exit_codes: tuple[int, ...]
 
     @property
@@ -65,8 +65,8 @@ class CommandTimes:
 
     @property
     def peak_memory(self) -> int | None:
-        """Largest peak memory of all runs; None if it does not exceed the peak of the process that starts
-        commands."""
+        """Largest peak memory of all runs; None if it does not exceed the peak of the shim, the process that
+        starts the commands."""
         largest = max(self.memory, default=0)
         return largest if largest > self.floor else None
 
@@ -77,7 +77,8 @@ class CommandTimes:
             return ()
         middle = self.median
         spread = median_of([abs(each - middle) for each in self.walls])
-        # Even if all other times are equal, a difference of a microsecond is no outlier.
+        # A minimum distance is required, so that a difference of a microsecond makes no outlier even if all
+        # other times are equal.
         bound = OUTLIER * max(spread, RESOLUTION / 20)
         return tuple(i for i, each in enumerate(self.walls) if abs(each - middle) > bound)
 
@@ -109,8 +110,8 @@ def _times(name: str, runs: Sequence[RepeatOutcome], *, floor: int) -> CommandTi
 
 
 def doubts(times: CommandTimes, *, warmup: int, prepares: bool, shell: bool) -> list[str]:
-    """Return doubts about the times of a command, with advice. warmup: number of warm-up runs before the
-    timed runs."""
+    """Return sentences about reasons to doubt the times of a command, with advice. warmup: number of warm-up
+    runs before the timed runs."""
     return [
         *_outlier_doubts(times, warmup=warmup, prepares=prepares),
         *_start_doubts(times, shell=shell),
@@ -149,7 +150,7 @@ def _failure_doubts(times: CommandTimes) -> Iterator[str]:
 
 def duration(seconds: float, *, like: float | None = None) -> str:
     """Return a time with its unit, with four digits but at most to the microsecond. like: a time whose unit
-    and number of decimals are used."""
+    and number of decimals are also used for the returned time."""
     factor, unit, digits = _scale(seconds if like is None else like)
     return f"{seconds * factor:.{digits}f} {unit}"
 
