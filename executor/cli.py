@@ -1,4 +1,4 @@
-"""`bai`: runs benchmarks, and shows their jobs."""
+"""The command line of `bai`, which runs benchmarks and shows their jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 class _Command(NamedTuple):
     function: str
-    """Module in `executor/commands/`, and the function of the command in that module."""
+    """The command's module in `executor/commands/`, and the command's function in that module."""
     help: str
     """First sentence of the function's docstring, so that `bai --help` imports no command."""
     starts: bool = False
@@ -46,11 +46,11 @@ class _Command(NamedTuple):
     tidies: bool = False
     """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
-    """Class in the command's module that reads a command line with a syntax of its own; None if the usual
-    class is used."""
+    """Name of a class in the command's module that reads the command line, if the command has a syntax of its
+    own; None if Typer's usual class reads it."""
     plain: int | None = None
-    """Number of words after the command's name in a command line that is read without Typer; None if Typer
-    reads all command lines of the command."""
+    """A command line with this number of words after the command's name is read without Typer, to save time.
+    None if Typer reads all command lines of the command."""
 
 
 _COMMANDS = {
@@ -117,8 +117,8 @@ def group() -> TyperGroup:
 
 
 def _run_without_typer(words: Sequence[str]) -> None:
-    """Run a command and end the process, if the command line has no option but `--json`; return in any other
-    case."""
+    """If the command line has no option other than `--json`, run the command and end the process. In any
+    other case, return without doing anything."""
     name, *values = [each for each in words if each != "--json"] or [""]
     count = _COMMANDS[name].plain if name in _COMMANDS else None
     if len(values) != count or any(each.startswith("-") for each in values):
@@ -153,7 +153,8 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
                 if command.tidies:
                     _tidy(options["options"])
         except EOFError as error:
-            # Only the AWS library reads from the terminal, for the code of a second factor.
+            # Only the AWS library reads from the terminal, so the EOFError means that it prompted for the
+            # code of a second factor.
             from executor.backends.ec2.session import unasked
 
             raise unasked() from error
@@ -174,7 +175,7 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
 
 
 def _with_options(error: BaiError, given: object) -> BaiError:
-    """Return the error. If it suggests a command, the user's options are added to that command."""
+    """Return the error. If the error suggests a command, the user's options are added to that command."""
     if not isinstance(error, NextStepError) or not isinstance(given, JobOptions):
         return error
     return type(error)(given.with_next_step(str(error), error.next_step)) if error.next_step else error
@@ -198,7 +199,8 @@ def _run() -> None:
     speak_utf8()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # A benchmark may print any text. Characters that the terminal cannot show become question marks.
+        # A benchmark may print any text. Characters that the terminal's encoding lacks are printed as
+        # question marks.
         stream.reconfigure(encoding=terminal_encoding() or stream.encoding, errors="replace")  # type: ignore[union-attr]
     try:
         _run_without_typer(sys.argv[1:])
@@ -213,8 +215,8 @@ def _run() -> None:
 
 
 def _leave(end: SystemExit) -> NoReturn:
-    """Exit at once. Python would first delete all objects one by one, which takes a tenth of a short
-    command's time."""
+    """Exit the process at once. A normal exit would first delete all objects one by one, which takes a tenth
+    of a short command's time."""
     if not isinstance(end.code, (int, type(None))):
         raise end
     try:
@@ -227,15 +229,14 @@ def _leave(end: SystemExit) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Replace a standard stream that the caller has closed (`>&-`), because the stream's output is not
-    wanted."""
+    """Replace each standard stream that the caller has closed (`>&-`) by /dev/null."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    # The module is imported here so that `bai --help` does not wait for the import.
+    # This module is imported here so that `bai --help` does not wait for its import.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):

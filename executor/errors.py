@@ -1,4 +1,4 @@
-"""The errors of `bai`, whose messages are written for users, with the next step if there is one.
+"""The errors of `bai`. Their messages are written for users, and may suggest the next command.
 
 ```
 BaiError
@@ -36,7 +36,8 @@ from bai_agent.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command of `bai` that solves the problem. The command line adds the user's own options to it."""
+    """A `bai` command that solves the problem of an error. `bai` adds the user's own options to the command
+    before it is shown."""
 
     words: tuple[str, ...]
     """Words after `bai`."""
@@ -45,7 +46,7 @@ class NextStep:
 
 
 class NextStepError(BaiError):
-    """An error with a command that may help."""
+    """An error that may suggest a command."""
 
     def __init__(self, sentence: str, next_step: NextStep | None = None) -> None:
         super().__init__(sentence)
@@ -73,19 +74,19 @@ class NotStartedError(BaiError):
 
 
 class LaunchError(NotStartedError):
-    """The launch was finally refused: no process runs, and the job has a result."""
+    """The launch was refused for good. No process of the job runs, and the job has a result."""
 
 
 class NoResultError(NextStepError):
-    """The awaited result will never be written; the message contains the reason."""
+    """The result that the user waits for will never be written; the message contains the reason."""
 
 
 class ExtractError(BaiError):
-    """The log could not be searched to its end."""
+    """A saved log could not be searched to its end."""
 
 
 class JobFetchError(BaiError):
-    """A file in the folder differs from the job's file."""
+    """A file in the destination folder differs from the job's file of the same name."""
 
 
 class StillGoesOnError(BaiError):
@@ -101,15 +102,16 @@ class PlanError(BaiError):
 
 
 class ExportError(BaiError):
-    """The other system, or its library, refused the job; the message names the remedy."""
+    """The system to which a job is exported, or its library, refused the job; the message names the
+    remedy."""
 
 
 class UnreadableEventError(BaiError):
-    """A message is not an event, or cannot be answered."""
+    """A message from Kafka is not an event, or is an event that cannot be answered."""
 
 
 class RefusedError(BaiError):
-    """A request cannot be run; the message is for the request's author."""
+    """The job of a service request cannot be run; the message is for the author of the request."""
 
 
 class SendError(BaiError):
@@ -134,7 +136,7 @@ class AwsError(BaiError):
 
 
 class UndecidedError(BaiError):
-    """It is unknown whether the job was launched. The launch can be repeated, and the job is launched only
+    """It is unknown whether the job was launched. The launch may be repeated; the job is still launched only
     once."""
 
 

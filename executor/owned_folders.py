@@ -1,5 +1,5 @@
-"""This user's cache folder, and folders that belong to one process. If that process is killed, a later
-process removes the folders."""
+"""Manages this user's cache folder, and folders that each belong to one process. If that process is killed, a
+later process removes its folders."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _LOCK = "lock"
 """Name of the lock file. The process that owns the folder holds the lock as long as the process runs."""
 _TRIES = 20
 _KEPT = 5
-"""Number of files of a folder of the cache that stay, which are the files that were used last. Other versions
-of `bai` may use these files at the same time."""
+"""Number of most recently used files that are kept in each folder of the cache. Several files are kept
+because other versions of `bai` may use them at the same time."""
 _IN_USE_S = 3600.0
-"""Seconds after a use for which a file stays in any case: a launch uploads it within minutes."""
+"""A file of the cache is not removed for this time after its last use (seconds). A launch uploads a file
+within minutes after it was built."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -32,15 +33,15 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def in_cache(path: Path) -> bool:
-    """Return whether the cache has a file; from now on this file counts as used."""
+    """Return whether the cache contains `path`. If so, record that the file was just used."""
     with suppress(OSError):  # The cache may belong to another user.
         os.utime(path)
     return path.exists()
 
 
 def keep_in_cache(path: Path, content: bytes) -> None:
-    """Write a file into its folder of the cache, and remove files of this folder that were not used lately.
-    Raises OSError."""
+    """Write a file into its folder of the cache, and remove files of that folder that have not been used
+    recently. Raises OSError."""
     make_folder(path.parent, private=path.parent)
     write_atomic(path, content)
     with suppress(OSError):  # Another process may remove these files at the same time.
@@ -54,7 +55,7 @@ def new_owned_folder(
     parent: Path, *, prefix: str = "", private: Path | None = None, stack: ExitStack
 ) -> Path:
     """Return a new folder in `parent`, and hold its lock until `stack` is closed. Raises OSError. private:
-    outermost new folder that other users may not enter; by default the folder itself.
+    the outermost of the newly created folders that other users may not enter; by default the returned folder.
     """
     last: OSError | None = None
     for _ in range(_TRIES):
@@ -88,9 +89,9 @@ def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -
 
 
 def remove_unowned(parent: Path, *, prefix: str = "", user: int | None = None) -> None:
-    """Remove the folders in `parent` whose owners were killed. A folder that cannot be removed is left for
-    the next call. user: if set, only this user's folders are removed, because other users may also create
-    folders in `parent`.
+    """Remove the folders in `parent` whose owning process was killed. A folder that cannot be removed is left
+    for the next call. user: if set, remove only this user's folders, for a `parent` in which other users also
+    create folders.
     """
     with suppress(OSError):
         for name in os.listdir(parent):  # noqa: PTH208 - the names alone

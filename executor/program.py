@@ -1,4 +1,4 @@
-"""The command that starts this program, for hints that users copy."""
+"""Finds the command that starts this program, for suggested commands that users copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = "bai"
 
 @cache
 def program() -> str:
-    """Return "bai" if a shell finds this program under that name, otherwise the path with which the program
+    """Return "bai" if a shell would find this program by that name, otherwise the path with which the program
     was started."""
     return called(sys.argv[0], path=os.environ.get("PATH"), folder=Path.cwd())
 
@@ -23,7 +23,8 @@ def called(started: str, *, path: str | None, folder: Path) -> str:
     """Return the command for the program that was `started` in `folder`, with `path` as PATH."""
     here = Path(os.path.abspath(folder / started))  # noqa: PTH100 - resolve() would follow links
     if here.name != _NAME or not here.exists():
-        # The program was run as a module or by a test, so no path would run it again.
+        # The program was started as a Python module or by a test, so there is no path that would start it
+        # again.
         return _NAME
     found = shutil.which(_NAME, path=path)
     if found is not None and here.samefile(folder / found):

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
-"""Units that are shown as sizes → text after the size."""
+"""Units of a metric whose values are shown as sizes → text after the size."""
 _LARGEST_SIZE = 99.9 * 2**40
 _WHOLE = re.compile(r"-?[0-9][0-9,]*")
 
 
 def number(value: float) -> str:
-    """Return `value` in about 10 characters: four significant digits, whole numbers in full."""
+    """Return `value` as text of about 10 characters: four significant digits, or all digits of a whole
+    number."""
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
     size = abs(value)
@@ -26,8 +27,9 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[str, str]:
-    """Return a metric's value as text, and the units unless the text contains the units, as for bytes and
-    bytes per second. floor: smallest measurable value; a value up to `floor` is shown as "below" `floor`.
+    """Return a metric's value as text, and its units. The units are empty if the text contains them, as for
+    bytes and bytes per second. floor: smallest value that can be measured; a value up to `floor` is shown as
+    "below" `floor`.
     """
     if floor is not None and value <= floor:
         text, rest = quantity(floor, units)
@@ -87,7 +89,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(texts: Sequence[str], most: int) -> str:
-    """Return the first `most` texts, and the number of the other texts, for example "a, b and 3 more"."""
+    """Return the first `most` texts and the number of those left out, for example "a, b and 3 more"."""
     more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 

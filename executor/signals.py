@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_SECONDS = 0.01
-"""Time after which a signal is sent again if it arrived while pydantic was building a model (seconds)."""
+"""If a signal arrives while pydantic is building a model, the signal is sent again after this time
+(seconds)."""
 
 
 class SignalError(KeyboardInterrupt):
@@ -47,8 +48,8 @@ def raised_signals() -> Iterator[None]:
 
 
 def _builds_a_model(frame: FrameType | None) -> bool:
-    """Return whether pydantic is running. If so, an exception must wait, because pydantic converts any
-    exception of a callback into its own."""
+    """Return whether pydantic is running. If so, the SignalError must be raised later, because pydantic
+    converts any exception of a callback into its own."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("pydantic."):
             return True

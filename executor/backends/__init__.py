@@ -1,5 +1,5 @@
-"""Places where jobs run. To add a backend, write a `Backend` class and add an entry to `_BACKENDS`, before
-any existing backend that would claim the new backend's jobs."""
+"""The backends: places where jobs run. To add a backend, write a `Backend` class and add an entry to
+`_BACKENDS`. The entry must precede any backend that would claim the new backend's jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BACKENDS = {
     ),
     "ec2": _Entry("executor.backends.ec2.ec2_backend:Ec2Backend", "EC2 instances", ("aws.ec2",)),
 }
-"""The backends. A job belongs to the first backend that claims it."""
+"""All backends. A job belongs to the first backend in this list that claims the job."""
 
 
 def backend_names() -> dict[str, str]:
@@ -48,8 +48,8 @@ class Backends:
     """All backends. Each backend is created when it is first needed."""
 
     def __init__(self, *, settings: Callable[[], Settings] | None = None, store: str | None = None) -> None:
-        """settings: reads the configuration; default: the configuration without options. store: the job store
-        that the user named."""
+        """settings: function that reads the configuration. By default, it reads the configuration without
+        command-line options. store: the job store that the user named."""
         self._settings = settings
         self._store = store
         self._made: dict[str, Backend] = {}
@@ -83,8 +83,8 @@ class Backends:
         return self.of_engine(engine) or self.named(engine)
 
     def stores(self, named: str | None) -> Iterator[JobStore]:
-        """Yield the stores of all backends, the nearest store first. Each store is opened only when it is
-        reached. named: if set, only this store is yielded. Raises UsageError, StoreError.
+        """Yield the job stores of all backends, the nearest store first. A store is opened only when the
+        caller asks for it. named: if set, yield only this store. Raises UsageError, StoreError.
         """
         seen = set()
         for backend in map(self.named, _BACKENDS):

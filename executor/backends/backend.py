@@ -1,4 +1,5 @@
-"""The protocol of a backend, for commands, jobs and the API, and the types of its answers."""
+"""Defines the protocol that every backend implements, and the types of its results. Commands, `executor/jobs`
+and the API use backends through this protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class BackendOptions:
     settings: Callable[[], Settings]
     """Reads the configuration. Raises UsageError, DescriptorError."""
     store: str | None = None
-    """The job store that was named: a folder, or s3://…"""
+    """The job store that the user named: a folder, or s3://…"""
 
 
 def named_store(option: str | None) -> str | None:
@@ -36,14 +37,14 @@ def named_store(option: str | None) -> str | None:
 
 
 class Plan(Protocol):
-    """A job as it would run."""
+    """The plan of a job: the job as it would run now."""
 
     def table(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         ...
 
     def text(self, *, show_user_data: bool = False) -> str:
-        """Return the plan for people, in whole lines.
+        """Return the plan as text for the user, in whole lines.
 
         show_user_data: whether to include the machine's user data. Raises UsageError if there is no user
         data.
@@ -51,11 +52,12 @@ class Plan(Protocol):
         ...
 
     def notes(self) -> list[str]:
-        """Return further notes, each a sentence."""
+        """Return further notes on the plan, one sentence each."""
         ...
 
     def refusal(self) -> str | None:
-        """Return the reason why a valid plan would not be started; None if the plan would be started."""
+        """Return the reason why a job with this valid plan would not be started; None if the job would be
+        started."""
         ...
 
     def user_data(self) -> bytes:
@@ -64,7 +66,7 @@ class Plan(Protocol):
 
 
 class LaunchNotice(Protocol):
-    """A launch that is about to be requested."""
+    """Information for the user about a launch that is about to be requested."""
 
     def sentence(self, *, cost: bool) -> str:
         """Return the launch as a sentence. cost: whether to add the launch's cost, which needs a request to
@@ -81,13 +83,13 @@ class LaunchNotice(Protocol):
         ...
 
     def warnings(self) -> list[str]:
-        """Return warnings about unexpected costs, each a sentence."""
+        """Return warnings about unexpected costs, one sentence each."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityWait:
-    """The wait of a job that could not be launched for lack of capacity."""
+    """The wait for capacity of a job that could not be launched."""
 
     job_id: str
     sentence: str
@@ -95,9 +97,9 @@ class CapacityWait:
     again: datetime
     """Time at which all candidates are requested again."""
     until: datetime
-    """Time at which the job ends if there is still no capacity."""
+    """Time at which the job ends without a launch if there is still no capacity."""
     key: str
-    """Key that is equal for waits with the same kinds of refusals."""
+    """Key that is equal for two waits if EC2 refused the requests for the same kinds of reasons."""
     is_cancelled: Callable[[], bool] = field(compare=False)
     """Returns whether the job has been cancelled in the meantime."""
 
@@ -114,9 +116,10 @@ class SubmitListener:
     """Called with the job's id, before the first request to any service."""
     on_plan: Callable[[LaunchNotice], None] = lambda notice: None
     on_progress: Callable[[str], None] = lambda sentence: None
-    """Called with a sentence about the current step, or about a failure that does not end the submission."""
+    """Called with a sentence about the current step of the submission, or about a failure that does not end
+    the submission."""
     on_launch: Callable[[str], None] = lambda job_id: None
-    """Called with the job's id, just before any part of it may run."""
+    """Called with the job's id, just before the first step after which a part of the job may run."""
     on_wait: Callable[[CapacityWait], None] = lambda wait: None
     """Called with the wait, while no part of the job runs. After the callback returns, this process retries
     the submission. The callback may raise to prevent the retry."""
@@ -142,14 +145,14 @@ class ConsoleOutput:
 
 
 class Watcher(Protocol):
-    """Watches a job while a command follows it."""
+    """Monitors a job while a command follows the job."""
 
     pause_s: float
     """Time between two reads of the job's record (seconds)."""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Check the job and do everything that is due; return a sentence for the user, or None. `observe` may
-        be called often, because a watcher limits the rate of its checks.
+        """Check the job and do everything that is due. Return a sentence for the user, or None. Callers may
+        call `observe` as often as they like, because the watcher itself limits the rate of its checks.
 
         news: whether the job has written something since the last call. Raises NoResultError or RecordError
         if the job will not have a result.
@@ -158,7 +161,7 @@ class Watcher(Protocol):
 
 
 class Backend(Protocol):
-    """A place where jobs run. A backend raises UsageError for operations that it does not support."""
+    """A place where jobs run. An operation that a backend does not support raises UsageError."""
 
     name: str
     """Name of the backend in `--on` and `JobStatus.where`."""
@@ -166,8 +169,8 @@ class Backend(Protocol):
     """Whether jobs run on other machines, which cost money, can be terminated at once, and use a remote
     store."""
     option_names: Sequence[str]
-    """Names of options besides --store, such as "region", that select jobs and credentials. Suggested
-    commands repeat them."""
+    """Names of command-line options besides --store, such as "region", that select jobs and credentials.
+    Commands that bai suggests repeat these options of the user."""
 
     def __init__(self, options: BackendOptions) -> None: ...
 
@@ -178,15 +181,15 @@ class Backend(Protocol):
     def open_store(self, named: str | None) -> JobStore | None:
         """Return the store of this backend's jobs. Raises UsageError, StoreError.
 
-        named: the store that the user names; the result is None if this store belongs to another backend.
-        Without `named`, the store in BAI_STORE is opened, otherwise the default store; None if neither
-        exists.
+        named: the store that the user names. Returns None if that store belongs to another backend. If
+        `named` is None, the store in BAI_STORE is opened or, if it is not set, the default store. Returns
+        None if neither exists.
         """
         ...
 
     def store_option(self) -> str | None:
-        """Return the `--store` option that a command needs to find a job that is submitted now; None if the
-        command needs no option."""
+        """Return the value of `--store` that a later command needs to find a job that is submitted now; None
+        if the command needs no `--store`."""
         ...
 
     def submission_store(self) -> JobStore:
@@ -217,12 +220,13 @@ class Backend(Protocol):
         job_id: str | None,
         listener: SubmitListener,
     ) -> Submitted:
-        """Record the job and start it. If the call is repeated with the same job id, after any failure, the
-        job is still started only once."""
+        """Record the job and start it. The job is started only once, even if the call is repeated with the
+        same job id after any failure."""
         ...
 
     def status(self, record: JobRecord) -> JobStatus:
-        """Do everything that is due for a job and return its status. A job with a dead agent is never reported as running."""
+        """Do everything that is due for a job, and return its status. If the job's agent is dead, the status
+        is never "running"."""
         ...
 
     def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
@@ -231,8 +235,8 @@ class Backend(Protocol):
         ...
 
     def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> Watcher:
-        """Return a watcher for the job. on_status: called with sentences that cannot wait until `observe`
-        returns."""
+        """Return a watcher for the job. on_status: called with sentences that the user must see before
+        `observe` returns."""
         ...
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
@@ -253,22 +257,23 @@ class Backend(Protocol):
         ...
 
     def shell(self, record: JobRecord, *, node: int, on_status: Callable[[str], None]) -> int:
-        """Open a shell on a node's machine, in this terminal; after the shell has ended, return its exit
-        code. on_status: called with a description of the shell."""
+        """Open a shell on a node's machine in this terminal. Return the shell's exit code after the shell has
+        ended. on_status: called with a sentence about the shell before it opens."""
         ...
 
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
-        """Return the consoles of a job's machines. on_status: called with the reason if there are no
-        consoles."""
+        """Return the console output of a job's machines. on_status: called with the reason if there is no
+        console output."""
         ...
 
     def attention(self, record: JobRecord) -> tuple[str, NextStep | None] | None:
-        """Return which process checks an unattended job, and what to do if no process checks the job. None if
-        the job needs no check, or if it is unknown whether a process checks the job."""
+        """Return a sentence that says which process monitors the job after `bai` has exited, and the advice
+        to the user if no process does. None if the job needs no monitoring, or if it is unknown whether a
+        process monitors it."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...
 
     def tidy(self) -> None:
-        """Do everything that is due for other jobs; failures are ignored."""
+        """Do everything that is due for other jobs of the user. Failures are ignored."""
         ...

@@ -1,4 +1,4 @@
-"""A user at a terminal: whether a prompt is possible, and interactive programs that run there."""
+"""Finds whether a user at a terminal can answer a prompt, and runs interactive programs in the terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def run_in_terminal(command: Sequence[str], *, capture_stderr: bool = False) -> 
     standard error, which is also printed. Ctrl-C goes to the program, not to `bai`. Raises OSError if the
     program cannot be started.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # A program does not inherit a signal handler.
+    # While the program runs, a handler ignores Ctrl-C for `bai`. The program does not inherit this signal
+    # handler.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         with subprocess.Popen(command, stderr=subprocess.PIPE if capture_stderr else None) as child:
             said = ""

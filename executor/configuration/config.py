@@ -1,6 +1,6 @@
 """The configuration for this user's jobs, with the origin of each value.
 
-The first of these sources that has a value is used: a flag, an environment variable `BAI_…`, the
+A value is taken from the first of these sources that has it: a flag, an environment variable `BAI_…`, the
 configuration file, AWS's own variables, a default. `docs/ec2.md` is the reference.
 """
 
@@ -98,8 +98,8 @@ class Settings(SettingsTable):
 
     @property
     def aws_profile(self) -> str | None:
-        """Return the profile for AWS's library; None if AWS's own variable names one. AWS's library reads its
-        own variable itself, after keys in the environment."""
+        """Return the profile to pass to AWS's library; None if AWS's own variable names the profile. The
+        library reads that variable itself, and prefers access keys in the environment to it."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property
@@ -128,8 +128,8 @@ def read_settings(
     environment: Mapping[str, str] = os.environ,
     file: Path | None = None,
 ) -> Settings:
-    """Return the configuration. A flag that is None was not given. Raises UsageError, DescriptorError. file:
-    the configuration file; if None, the default file is read, which need not exist.
+    """Return the configuration. A flag is None if the user did not give it. Raises UsageError,
+    DescriptorError. file: the configuration file. If None, the default file is read; it need not exist.
     """
     place = file or config_file(environment)
     values, origins = _from_file(place, must_exist=file is not None)
@@ -167,7 +167,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 
 def user_name() -> str:
-    """Return this user's name; "local" for a user id without a name, as in containers."""
+    """Return this user's name, or "local" if the user id has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -1,5 +1,5 @@
-"""The configuration of `bai serve`: the `[service]` table, and the environment variables that the service's
-deployments set."""
+"""The configuration of `bai serve`: the `[service]` table, and environment variables that existing
+deployments of the service set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Topics:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The `[service.bounds]` table: the limits of requests. A limit with the value None is not enforced."""
+    """The `[service.bounds]` table: limits for the jobs that requests ask for. A limit with the value None is
+    not enforced."""
 
     instance_types: tuple[str, ...] = ()
     """Patterns of allowed types, such as "g5.*"; empty if all types are allowed."""
@@ -131,8 +132,8 @@ def service_table(
     engine_ids: tuple[str, ...] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> ServiceTable:
-    """Return the effective configuration. Flags take precedence over the environment of the service's
-    deployments, which takes precedence over the file's `table`. Raises UsageError.
+    """Return the effective configuration of the service. Flags override the deployment's environment
+    variables, which override `table`, the table in the configuration file. Raises UsageError.
     """
     topics = {key: environment[name] for name, key in TOPICS.items() if environment.get(name)}
     changes = {
@@ -156,8 +157,8 @@ def _number(name: str, environment: Mapping[str, str]) -> int | None:
 
 
 def service_kafka(kafka: Kafka | None, environment: Mapping[str, str] = os.environ) -> Kafka:
-    """Return the Kafka cluster of the service: the configuration's cluster, otherwise the cluster of the
-    service's deployments. Raises UsageError."""
+    """Return the Kafka cluster of the service: the one in the configuration, otherwise the one in the
+    deployment's environment variables. Raises UsageError."""
     named = [each.strip() for each in environment.get("KAFKA_BOOTSTRAP_SERVERS", "").split(",")]
     brokers = tuple(each for each in named if each)
     if kafka is not None:

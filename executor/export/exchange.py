@@ -1,4 +1,4 @@
-"""Exports numbers of a job in the formats of other programs: one number for each metric, or the times of
+"""Exports numbers of a job in the formats of other programs: one number per metric, or the times of timed
 commands.
 
 - bmf: Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format
@@ -26,9 +26,10 @@ from executor.errors import UsageError
 from executor.records.figures import Figures, figures
 
 _TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsBetter"}
-"""Direction → name of the tool in github-action-benchmark. A tool applies to a whole file."""
+"""Better direction of a metric → name of the tool in github-action-benchmark. One tool applies to a whole
+file."""
 _PREFIX = "BAI_METRICS_"
-"""Prefix of names, the same as in the Prometheus sink, so that one dashboard works with both."""
+"""Prefix of metric names. The Prometheus sink uses the same prefix, so that one dashboard works for both."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -84,7 +85,7 @@ def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber:
 def text_of(
     form: str, headlines: Sequence[HeadlineNumber], *, job_id: str, benchmark: str
 ) -> tuple[bytes, list[str]]:
-    """Return the text in one of the formats, and notes for the user. Raises UsageError."""
+    """Return the numbers as text in one of the formats, and notes for the user. Raises UsageError."""
     if form == "bmf":
         return _json(_bmf(headlines, benchmark)), []
     if form == "gha":
@@ -104,7 +105,7 @@ def _bmf(headlines: Iterable[HeadlineNumber], benchmark: str) -> dict[str, dict[
 
 
 def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[HeadlineNumber], list[str]]:
-    """Return the metrics of one direction, because a file has a single direction."""
+    """Return the metrics that have the same better direction, because a file has only one."""
     taken: dict[Better, list[HeadlineNumber]] = {}
     for each in headlines:
         if each.better is not None:
@@ -160,8 +161,8 @@ def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
 
 
 def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tuple[str, str]]:
-    """Yield labels under names that Prometheus accepts. bai's own labels replace other labels with the same
-    name."""
+    """Yield the labels with names that Prometheus accepts. If another label has the same name as a label of
+    bai, bai's label is used."""
     for key, value in each.labels:
         name = _NOT_IN_A_NAME.sub("_", key)
         yield (
@@ -180,7 +181,7 @@ def _json(value: Any) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedTimes:
-    """The times of one command, with the command's parameters."""
+    """The times of one timed command, with the command's parameters."""
 
     command: str
     parameters: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The facts of a job that are exported, for any target system."""
+"""Reads the facts of a job that are exported, independent of the target system."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RunFacts:
     arm: str | None
     """Arm of the run in a job that compares arms; otherwise None."""
     parameters: dict[str, str]
-    """Arguments, `--set` values and environment. The parameters contain no secrets, because even the job has
-    only references to secrets."""
+    """Arguments, `--set` values and environment of the run. The parameters contain no secrets, because even
+    the job's record contains only references to secrets."""
     outcome: str | None = None
     """Value of an `Outcome`; None while the run is in progress."""
     sentence: str
@@ -38,7 +38,7 @@ class RunFacts:
     ended: int | None = None
     series: list[PointSeries]
     numbers: dict[SeriesKey, float]
-    """The number that represents the run, for each series of the benchmark."""
+    """The headline of each series of the benchmark in this run."""
 
     def ended_as(self, outcome: JobResult | RepeatOutcome) -> RunFacts:
         """Return the run, completed with its end and outcome."""
@@ -57,7 +57,7 @@ class RunFacts:
 
     @property
     def headlines(self) -> dict[SeriesKey, float]:
-        """The numbers of the run; empty unless the run succeeded."""
+        """The headlines of the run; empty unless the run succeeded."""
         return self.numbers if self.succeeded else {}
 
     @property
@@ -85,8 +85,8 @@ def job_facts(record: JobRecord) -> JobFacts:
 
 
 def steps_of(series: PointSeries) -> list[int]:
-    """Return the step of each value: the benchmark's own step if all steps are whole numbers, otherwise the
-    value's index in the series."""
+    """Return the step of each value: the steps that the benchmark printed if all of them are whole numbers,
+    otherwise the values' indexes in the series."""
     steps = series.steps
     if steps is None or not all(math.isfinite(each) and each == int(each) for each in steps):
         return list(range(len(series)))
@@ -109,8 +109,8 @@ def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
 
 
 def _end(started: int | None, seconds: float | None, ended: int | None) -> int | None:
-    """Return the end of a run (ms UTC). The end is computed from start and duration, because the clock may
-    have been set during the run."""
+    """Return the end of a run (ms UTC). The end is computed as start plus duration, because the machine's
+    clock may have been set during the run."""
     return ended if started is None or seconds is None else started + round(1000 * seconds)
 
 
@@ -135,7 +135,7 @@ def _runs(
         by_repeat.setdefault(key.repeat, []).append(series)
     repeats = {each.repeat: each for each in (result.repeats if result is not None else None) or ()}
     numbers = sorted(repeats.keys() | {each for each in by_repeat if each is not None})
-    # Series that do not belong to a repeat, such as samples of the machine, form a run of their own.
+    # Series that belong to no repeat, such as samples of the machine, are exported as a run of their own.
     whole = [None] if None in by_repeat or not numbers else []
     arms = _arms_of_runs(job)
     for number in [*whole, *numbers]:
@@ -189,14 +189,14 @@ def _first_time(series: Sequence[PointSeries]) -> int | None:
 
 
 def place_of(key: SeriesKey) -> list[tuple[str, str]]:
-    """Return the node, process and generation of a series, as far as the job has several of these."""
+    """Return the node, process and generation of a series. Each is included only if the job has several."""
     generation = str(key.generation) if key.generation is not None else None
     found = [("rank", key.rank), ("process_rank", key.process_rank), ("generation", generation)]
     return [(name, value) for name, value in found if value is not None]
 
 
 def headline_key(key: SeriesKey) -> SeriesKey:
-    """Return a series' key without its generation, because there is only one headline over all
+    """Return the key of a series without its generation, because a metric has only one headline over all
     generations."""
     return dataclasses.replace(key, generation=None)
 

@@ -21,15 +21,17 @@ _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
 """Limits of one request: https://mlflow.org/docs/latest/api_reference/rest-api.html#log-batch"""
 _LONGEST_PARAMETER, _LONGEST_TAG, _LONGEST_KEY = 6000, 5000, 250
 _HEADLINE = "headline "
-"""Prefix of a series' name for its headline, because MLflow itself shows only the last value of a series."""
+"""Prefix of the name under which a series' headline is exported. The headline is exported because MLflow
+itself shows only the last value of a series."""
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 _ENVIRONMENT = {
-    # With the library's default limits, an unreachable server is noticed only after many minutes.
+    # MLflow's default time limits are reduced, because with them an unreachable server is noticed only after
+    # many minutes.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "GIT_PYTHON_REFRESH": "quiet",
-    # With a server, the library writes two lines for each run to standard output, which would break the
-    # output of `--json`.
+    # Without this setting, MLflow writes two lines per run to standard output if a server is used. They would
+    # break the output of `--json`.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
@@ -124,8 +126,8 @@ def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any
 
 
 def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run: RunFacts) -> Iterator[Any]:
-    """Yield the values that MLflow lacks. A series only grows at its end, and an ended run has one
-    headline."""
+    """Yield the values that MLflow does not have yet. A series only grows at its end. A run that has ended
+    has one headline per series."""
     from mlflow.entities import Metric
 
     taken: set[str] = set()
@@ -168,8 +170,8 @@ def _metric_key(key: SeriesKey, taken: set[str], *, front: str = "") -> str:
     of the machine."""
     front = "system/" if key.src == "host" else front
     behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
-    # Slashes are not used, because for "loss" and "loss/…" a file store would need a file and a folder of the
-    # same name.
+    # The name contains no slashes, because for "loss" and "loss/…" MLflow's file store would need a file and
+    # a folder of the same name.
     return unique(_key(front + " ".join([key.name or "_", *behind]))[: _LONGEST_KEY - 8], taken)
 
 
@@ -191,7 +193,8 @@ def _pieces(items: Any, size: int) -> Iterator[list[Any]]:
 
 
 def _sentence(error: Exception, *, place: str | None) -> str:
-    """Return an error as one sentence, because the library nests four messages if no server answers."""
+    """Return an error of the library as one sentence. If no server answers, the library nests four
+    messages."""
     from requests.exceptions import ConnectionError as NoConnection
     from requests.exceptions import Timeout
 

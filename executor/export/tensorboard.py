@@ -18,8 +18,8 @@ from executor.records.points import OF_BENCHMARK, PointSeries, SeriesKey
 _MARK = "bai-export.json"
 """File that marks a folder as made by an export, so that another export may replace the folder."""
 _NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
-"""Characters that are replaced in tags. The writer would replace them in its own way, so that two series
-might become one."""
+"""Characters that are replaced in tags. TensorBoard's writer would replace them in another way, so that two
+series might get the same tag."""
 
 
 def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
@@ -39,7 +39,8 @@ def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
                 f"{place} is there, and no export has made it; name another folder, or move it away"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        # A reader of the folder sees either the old export or the new one, never an incomplete one.
+        # The new export is written elsewhere and then moved, so that a reader of the folder never sees an
+        # incomplete export.
         with tempfile.TemporaryDirectory(
             prefix=f".{facts.job.job.id}.", dir=folder, ignore_cleanup_errors=True
         ) as draft:

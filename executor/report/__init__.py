@@ -1,1 +1,1 @@
-"""The report on a job: the report's contents, and the formats HTML, Markdown, JSON and CSV."""
+"""Makes the report on a job: reads its contents, and writes them as HTML, Markdown, JSON or CSV."""

@@ -1,5 +1,5 @@
-"""The contents of a report, read from the job's record. The contents are plain values, which the formats
-convert to text."""
+"""Reads the contents of a report from the job's record. The contents are plain values; the modules of the
+formats convert them to text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from executor.report.timeline import Lane, lane_of
 _HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
 _GPU = re.compile(r"gpu(\d+)_(.+)")
 _LINES = 60
-"""Number of lines at the end of the output that are shown."""
+"""Number of lines at the end of the benchmark's output that a report shows."""
 _TAIL = 2**16
 """Number of bytes of a node's output that are read to find the output's last lines."""
 
@@ -59,7 +59,7 @@ class MetricPart:
     described: Metric | None = None
     """The metric's table in the job descriptor; None if the descriptor has no such table."""
     floor: float | None = None
-    """Smallest measurable peak memory; None if all values are exact."""
+    """Smallest peak memory that can be measured; None if all values are exact."""
 
     @property
     def better(self) -> Better | None:
@@ -104,14 +104,14 @@ class Report:
     metrics: list[MetricPart]
     host: list[MetricPart]
     facts: dict[str, list[tuple[str, float, str]]]
-    """Measurements of the whole run: fact → label, value and units for each node."""
+    """Measurements of the whole run: name of the measurement → label, value and units for each node."""
     points: Points
     """All metric records of the job, with their counts."""
     unseen: list[str]
     """Names of the descriptor's metrics that have no value."""
     environments: list[NodeEnvironment]
     outcomes: list[NodeOutcome]
-    """Known outcomes of the nodes, if the job has several nodes."""
+    """Outcomes of the nodes that are already known, if the job has several nodes."""
     generations: Sequence[GenerationOutcome]
     """Past generations of an elastic job."""
     over_runs: list[OverRuns]
@@ -127,12 +127,13 @@ class Report:
     hourly: float | None
     """On-demand price of one instance (USD per hour); None if unknown."""
     of_two_files: bool
-    """Whether `bai ab` made the job from several descriptors, whose text its record does not contain."""
+    """Whether `bai ab` made the job from several descriptors. The job's record does not contain the text of
+    such descriptors."""
     version: str = __version__
 
     @property
     def failed(self) -> frozenset[int]:
-        """Numbers of the failed runs, whose values do not count in any headline."""
+        """Numbers of the failed runs. Their values are in no headline."""
         return failed_of(self.result) if self.result is not None else frozenset()
 
     @property
@@ -151,7 +152,7 @@ class Report:
 
     @property
     def extracted(self) -> ExtractionSummary | None:
-        """Counts of the extractor, if the job has ended."""
+        """Counts of lines and records by the extractor, if the job has ended."""
         return self.result.metrics if self.result is not None else None
 
     @property
@@ -300,7 +301,7 @@ def _metric_part(name: str, lines: list[Line], metric: Metric | None, memory: in
 
 
 def _host_name(name: str) -> tuple[str, str]:
-    """Return the GPU that a sample is from, if any, and the sample's name without the GPU."""
+    """Return the GPU in a sample's name, if there is one, and the name without the GPU."""
     name = name.removeprefix(_HOST_PREFIX)
     gpu = _GPU.fullmatch(name)
     return (f"GPU {gpu[1]}", f"gpu_{gpu[2]}") if gpu else ("", name)
@@ -345,8 +346,8 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
 
 
 def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) -> str:
-    """Return the name that distinguishes a series from the metric's other series; empty if no name is
-    needed."""
+    """Return the name that distinguishes a series from the other series of the same metric; empty if no name
+    is needed."""
     key = series.key
     words = [f"{name}={value}" for name, value in key.labels]
     if key.arm is not None:
@@ -388,8 +389,8 @@ def _instance_type(machines: Sequence[NodeEnvironment]) -> str | None:
 
 
 def _told_rank(record: JobRecord, job: Job) -> int:
-    """Return the rank whose output explains the job's end: the rank of the first node that failed, otherwise
-    0."""
+    """Return the rank of the node whose output explains how the job ended: the first node that failed,
+    otherwise 0."""
     if job.strategy.nodes == 1:
         return 0
     failed = [each for each in node_outcomes(record) if each.outcome != "succeeded"]

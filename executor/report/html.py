@@ -1,8 +1,8 @@
-"""Documents as self-contained HTML files that make no requests.
+"""Writes documents as self-contained HTML files that make no requests.
 
-All text of other programs (names, log lines, labels) is escaped. The page's content security policy allows
-only the styles and scripts of this file, by their checksums. So no request, further script or form is
-possible, whatever a benchmark printed.
+All text from other programs (names, log lines, labels) is escaped. The page's content security policy allows
+only the page's own styles and scripts, by their checksums. So no request, other script or form is possible,
+whatever a benchmark printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOM = files("executor.report")
 _STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/page.js")
 _ROWS = 64
-"""Maximum number of series in a metric's table; the other formats contain all series."""
+"""Maximum number of series in the table of a metric. JSON and CSV contain all series."""
 _LICENCE = "vendor/uplot/LICENSE"
 
 
@@ -82,8 +82,8 @@ def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), 
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of templates. The environment converts each value to plain text, and escapes
-    that text unless the value is markup made by this module."""
+    """Return the environment of the HTML templates. It converts each value to plain text, and escapes that
+    text unless the value is markup made by this module."""
     environment = Environment(
         loader=PackageLoader("executor.report", "page"),
         autoescape=True,

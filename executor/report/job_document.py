@@ -1,4 +1,4 @@
-"""A report as a document: the content of an HTML page, and of a Markdown comment on a change."""
+"""Converts a report to a document: the content of an HTML page, or of a Markdown comment on a change."""
 
 from __future__ import annotations
 
@@ -166,7 +166,8 @@ def _timeline(report: Report) -> Iterator[Block]:
 
 
 def _generation_bars(report: Report, start: int, whole: int) -> list[TimelineBar]:
-    """Return bars for the generations and the gaps between them; empty if the job has only one generation."""
+    """Return bars for the timeline of the generations and of the gaps between them; empty if the job has only
+    one generation."""
     found = [each for each in report.generations[:_STARTS] if each.started is not None]
     bars, before = [], None
     for each in found if len(report.generations) > 1 else ():
@@ -253,8 +254,8 @@ def _measured(plot: Plot, report: Report) -> MeasuredMetric:
 
 
 def _figures(line: Line, part: MetricPart) -> list[Phrase]:
-    """Return the number of values, their figures, and the change from the first half to the second, which is
-    about zero for a steady metric."""
+    """Return the cells of a series: the number of values, their figures, and the change from the first half
+    of the values to the second. The change is about zero for a steady metric."""
     if line.figures is None:
         return [Phrase("0"), *[Phrase("–")] * (len(FIGURES) + 1)]
     values = zip(row_of(line.figures, part), floors_of(part), strict=True)

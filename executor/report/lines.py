@@ -1,4 +1,4 @@
-"""One series of a report: the series' points, figures without the warm-up, and trend."""
+"""Computes the line of one series in a report: its points, its figures without the warm-up, and its trend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Line:
     """Relative change of the mean from the first half to the second; None if the change is undefined."""
 
     superseded: bool = False
-    """Whether a later generation has a number for the same metric and labels."""
+    """Whether a later generation has a headline for the same metric and labels."""
     steps: Sequence[float] | None = None
     """Step of each value; NaN for a value without a step, and for a step that a later generation repeated.
     None if no value has a step."""
@@ -80,8 +80,8 @@ def line_of(
 
 
 def with_superseded(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of one metric. In a job with generations, values that later generations replace are
-    marked."""
+    """Return the lines of one metric. In a job with generations, lines and steps that later generations
+    replace are marked."""
     if all(line.points.key.generation is None for line in lines):
         return list(lines)
     last = LastGenerations(line.points.key.place for line in lines if line.headline is not None)
@@ -117,8 +117,8 @@ _OF_A_STRETCH = 4
 
 
 def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
-    """Return the indices of at most `limit` values in order, including extremes; all indices if there are not
-    more values. limit: 4 or more.
+    """Return the indices of at most `limit` values to draw, in order, including the extremes. If there are
+    not more than `limit` values, return all indices. limit: 4 or more.
 
     The first, smallest, largest and last value of each part are selected. If a part is at most a pixel wide,
     the plot is the same to the pixel; if a part is wider, no peak is lost. The method is M4 (Jugel, Jerzak,

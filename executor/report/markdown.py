@@ -1,4 +1,4 @@
-"""Documents as Markdown, for example for a comment on a change."""
+"""Writes documents as Markdown, for example for a comment on a change."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def markdown_report(report: Report) -> str:
 
 
 def markdown_page(title: str, blocks: Iterable[Block]) -> str:
-    """Return a document as Markdown. Texts of other programs are shown unchanged, even if such texts look
-    like markup."""
+    """Return a document as Markdown. Text from other programs is shown unchanged, even if it looks like
+    markup."""
     return "\n".join(Markdown().render(chain([Title(title)], blocks))) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The data for the plots of a page: downsampled series in columns, and the columns' headings."""
+"""Makes the data for the plots of a page: downsampled series in columns, and the headings of the columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Plot:
     title: str
     host: bool
     primary: bool
-    """Whether the page shows the plot without a click; used only for the machines' samples."""
+    """Whether the page shows the plot at once and not only after a click. Used only for plots of the
+    machines' samples."""
     drawn: int
     """Number of points that are drawn."""
     lines: list[Line]
@@ -56,12 +57,12 @@ class Plots:
 
     @property
     def steps(self) -> bool:
-        """Whether any plot can be drawn over `step`."""
+        """Whether any plot can have the benchmark's steps as its horizontal axis."""
         return any(each["steps"] for each in self.table["plots"])
 
     @property
     def aligned(self) -> bool:
-        """Whether the runs of any plot can be drawn over each other."""
+        """Whether any plot has several runs that can be drawn on top of each other."""
         return any(each["aligned"] for each in self.table["plots"])
 
 

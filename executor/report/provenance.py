@@ -29,7 +29,7 @@ from executor.report.contents import Report
 
 _NODES = 64
 _PASSING = frozenset({"load", "instance"})
-"""Facts that differ between equal machines, or identify the machine."""
+"""Facts that differ even between machines of the same kind, or that identify a single machine."""
 
 
 def environment_blocks(report: Report) -> Iterator[Block]:
@@ -49,7 +49,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
         else:
             named = zip(lines, texts, strict=True)
             differing.append([Fact(label, f"node {rank}: {text}") for rank, text in named][:_NODES])
-    # Differences that may explain results come before transient differences.
+    # Differences that may explain results come before differences that vary from run to run.
     differing.sort(key=lambda each: each[0].label in _PASSING)
     if differing:
         yield Facts(list(chain(*differing)), f"Differences between the {len(known)} nodes")
@@ -85,7 +85,7 @@ def again(report: Report) -> str:
     repeat = report.job.repeat
     if not report.of_two_files or repeat is None:
         return shlex.join(["bai", "run", "--like", report.job.job.id])
-    # With `until`, the number of runs is only a bound, which the files contain.
+    # With `until`, the number of runs is only a maximum, and the descriptor files already contain it.
     arms = len(repeat.arms)
     each = (
         ("--runs", str(repeat.runs // arms))

@@ -1,4 +1,4 @@
-"""A report for programs: all values of the report as JSON or CSV, without downsampling."""
+"""Writes a report for other programs: all values of the report as JSON or CSV, without downsampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline of each node: launch and boot, phases of the agent, runs of the benchmark."""
+"""Makes the timeline of each node: launch and boot, phases of the agent, runs of the benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_PHASES = (LAUNCH, BOOT, *PHASES)
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A phase of a node. Times are ms UTC."""
+    """A bar of a timeline, which stands for a phase of a node. Times are ms UTC."""
 
     phase: str
     start: int
@@ -41,7 +41,7 @@ class Lane:
     restarts: int = 0
     """Number of restarts of the node's agent."""
     pulls: dict[str, PullEvent] = field(default_factory=dict)
-    """Latest progress of each source, by its address."""
+    """Latest progress of the pull of each source, by the source's address."""
 
 
 def lane_of(node: NodeRecord, *, asked: int | None, launched: int | None) -> Lane:
@@ -75,7 +75,7 @@ def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> Non
         case PullEvent():
             lane.pulls[event.src] = event
         case PhaseEvent(state="started") if event.phase in PHASES:
-            # A restarted agent repeats phases that had already begun.
+            # A restarted agent repeats phases that its predecessor had already begun.
             open_.setdefault(event.phase, time)
         case PhaseEvent(state="finished") if event.phase in open_:
             start = open_.pop(event.phase)
@@ -106,7 +106,7 @@ class _BootClock:
 
 
 def _before(first: int, *, asked: int | None, launched: int | None) -> list[Bar]:
-    """Return the bars before the first event of a node's agent."""
+    """Return the bars for the time before the first event of a node's agent: launch and boot."""
     if asked is None or asked > first:
         return []
     if launched is None or not asked <= launched <= first:

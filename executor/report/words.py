@@ -1,4 +1,4 @@
-"""Texts that all formats of a report share: headlines, warm-up, cost, counts."""
+"""Makes texts that all formats of a report share: headlines, warm-up, cost and counts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ FIGURES = ("mean", "median", "st. dev.", "p5", "p95", "min", "max", "last")
 
 
 def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
-    """Return the values for the columns `FIGURES`. Bounds have no deviation."""
+    """Return the values for the columns `FIGURES`. If values are only bounds, there is no deviation."""
     exact = part.floor is None or found.minimum > part.floor
     ends = (found.p5, found.p95, found.minimum, found.maximum)
     return (found.mean, found.median, found.stdev if exact else None, *ends, found.last)
 
 
 def floors_of(part: MetricPart) -> tuple[float | None, ...]:
-    """Return the floor for each column of `FIGURES`. A deviation has no floor, because it is a difference."""
+    """Return the smallest measurable value for each column of `FIGURES`; None for a deviation, because it is
+    a difference of values."""
     return tuple(part.floor if name != "st. dev." else None for name in FIGURES)
 
 
@@ -49,8 +50,8 @@ class ReportedHeadline:
 
 
 def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHeadline]:
-    """Return the headlines of a metric, one for each set of labels and arm. failed: runs that do not count in
-    any headline."""
+    """Return the headlines of a metric, one for each set of labels and arm. failed: numbers of the failed
+    runs, whose values are in no headline."""
     lines: dict[str, list[Line]] = {}
     numbers = []
     for line in part.lines:
@@ -128,7 +129,7 @@ def cost_of(report: Report) -> dict[str, float] | None:
     found: dict[str, float] = {}
     for lane in report.lanes:
         for bar in lane.bars:
-            # A machine costs money from the time at which EC2 accepts its launch.
+            # A machine is charged from the time at which EC2 accepts its launch.
             if bar.phase != "launch":
                 found[bar.phase] = found.get(bar.phase, 0.0) + bar.seconds / 3600 * report.hourly
     return found

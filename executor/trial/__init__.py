@@ -1,1 +1,1 @@
-"""Tries patterns on a text before a job runs, for `metrics-test`."""
+"""Tries the patterns of metrics on a text before a job runs, for `metrics-test`."""

@@ -48,9 +48,9 @@ class PatternResult:
     not_number: str = ""
     """The first value that was not a finite number."""
     doubts: dict[str, int] = field(default_factory=dict)
-    """Doubt about the values → number of its occurrences."""
+    """Kind of doubt about the metric's values → number of occurrences."""
     doubt_examples: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """First example of each doubt: the matched text, the whole text, and the line."""
+    """First example of each kind of doubt: the matched text, the whole text, and the line."""
     near: list[str] = field(default_factory=list)
     """Lines without a match that contain the pattern's fixed text, or the metric's name."""
 
@@ -136,7 +136,7 @@ _EXAMPLES = 3
 _SHORTEST_KEY = 3
 _SHOWN = 100
 _MISSING = 3
-"""Exit code of the child if a required metric has no value."""
+"""Exit code of the child process if a required metric has no value."""
 
 
 @dataclass
@@ -161,7 +161,7 @@ class MetricsTrial:
         """Add the values that were found in a block of the log."""
         values: dict[tuple[int, str], list[float]] = {}
         for _, index, _, number, extra in found:
-            labels = extra.partition(LABELS)[2]  # Labels are the last part of `extra`.
+            labels = extra.partition(LABELS)[2]  # The labels are the last element of `extra`.
             values.setdefault((index, labels), []).append(float(number))
         for (index, labels), numbers in values.items():
             self.metrics[index].add(labels, numbers)
@@ -209,7 +209,8 @@ def _try_stream(
 ) -> bool:
     """Try the patterns on a copy of a stream, because a stream can be read only once."""
     with tempfile.NamedTemporaryFile(prefix="bai-") as copy:
-        # Each read returns to Python, which handles a Ctrl-C. A buffered read may wait for more input first.
+        # An unbuffered read returns to Python after each piece of input, so that a Ctrl-C is handled. A
+        # buffered read may wait for more input first.
         while block := os.read(stream.fileno(), _COPIED_BYTES):
             copy.write(block)
         copy.flush()
@@ -226,7 +227,8 @@ def _try_file(
             show(trial)
         return _MISSING if trial.required_missing else 0
 
-    # Printed records cannot be taken back, so each search is timed from the start.
+    # If records are printed, each search is timed from the start, because the trial cannot be repeated after
+    # records were printed.
     ended = _in_child(search) if show is not None else ENDS_WITH
     if ended == ENDS_WITH:
         # The trial is repeated with a timer for each search, to find the slow pattern.

@@ -1,5 +1,5 @@
-"""Starts and watches the agents of jobs on this machine. An agent continues after `bai` has exited; a `bai`
-that follows a job restarts its dead agent."""
+"""Starts and monitors the agents of jobs on this machine. An agent continues to run after `bai` has exited.
+While `bai` follows a job, it restarts the job's agent if the agent dies."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _LAST_BYTES = 65536
 _LAST_WORDS = 300
 """Maximum length of the last log line (characters)."""
 _LOGGED = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \S+ ")
-"""Beginning of each message of an agent's log: time, level, logger."""
+"""Pattern for the beginning of each message in an agent's log: time, level, logger."""
 _PAUSE_S = 0.1
 _LOOK_S = 1.0
 """Time between two checks of whether the agent is alive (seconds)."""
 _RESTARTS = 3
 _NUMBERS = re.compile(r"\d+")
-"""Pattern of process ids and times, which differ each time even if the reason is the same."""
+"""Pattern for process ids and times in an agent's last words. They differ each time, even if the agent died
+for the same reason."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class NodeAgent:
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """The agents of a job whose record is a folder of this machine, one agent for each node."""
+    """The agents, one per node, of a job whose record is a folder of this machine."""
 
     record: JobRecord
     folder: Path
@@ -133,8 +134,8 @@ class LocalAgent:
         return all(node.alive() or node.done() for node in nodes) and any(node.alive() for node in nodes)
 
     def benchmark_alive(self) -> bool:
-        """Return whether the benchmark, or a process that is ending it, still runs, even without agent and
-        shim."""
+        """Return whether a process of the benchmark, or a process that is ending the benchmark, still runs,
+        even if agent and shim are gone."""
         return any(node.benchmark_alive() for node in self.nodes)
 
     def benchmark_watched(self) -> bool:
@@ -157,7 +158,8 @@ class LocalAgent:
         A restarted agent continues the work of its predecessor. An agent that is already running is left
         unchanged.
         """
-        # If all agents of an elastic job have done their work, one agent still has to write the job's result.
+        # If all agents of an elastic job have done their work but the job has no result, one agent is started
+        # to write the result.
         for node in self._dead() or ([] if self.alive() else self.nodes):
             node.start()
 
@@ -176,7 +178,7 @@ class LocalAgent:
         return started
 
     def proposed(self) -> int | None:
-        """Return the number of nodes that the benchmark's hints request; None if the benchmark has written no
+        """Return the number of nodes that the benchmark's hints propose; None if the benchmark has written no
         hints. Raises StoreError."""
         return proposed_nodes(AttemptRecord(self.record), self.job) if self.job is not None else None
 
@@ -185,8 +187,8 @@ class LocalAgent:
 
     @contextmanager
     def kept_away(self) -> Iterator[bool]:
-        """Hold the job's locks during the `with` block, so that no agent can start. Yield False if any part
-        of the job still runs."""
+        """Hold the locks of the job's agents during the `with` block, so that no agent can start. Yield False
+        if any part of the job still runs."""
         there = [node.rundir for node in self.nodes if node.rundir.path.is_dir()]
         with ExitStack() as stack:
             try:
@@ -200,8 +202,8 @@ class LocalAgent:
 
 
 def local_agent(record: JobRecord, job: Job | None = None) -> LocalAgent | None:
-    """Return the agents of a job on this machine; None if the record is not a folder here. job: the job; if
-    None, it is read from the record."""
+    """Return the agents of a job on this machine; None if the record is not a folder here. job: the job's
+    descriptor; if None, it is read from the record."""
     if (folder := record.store.folder) is None:
         return None
     if job is None:
@@ -230,13 +232,13 @@ class AgentWatcher:
         self._has_given_up = False
         self._proposed: int | None = None
         self._may_start = 0
-        """Number of nodes that may still be started for `_proposed`, so that nodes that end at once are not
-        restarted forever."""
+        """Number of nodes that may still be started for the proposal `_proposed`. The number is limited, so
+        that nodes that end at once are not restarted forever."""
         self._look_s, self._clock = look_s, clock
         self._next = clock() + look_s
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Restart a dead agent, or start nodes that the job lacks. Raises NoResultError after too many
+        """Restart a dead agent, or start the agents of missing nodes. Raises NoResultError after too many
         restarts, BaiError if a restart fails."""
         if self._clock() < self._next:
             return None
@@ -254,8 +256,8 @@ class AgentWatcher:
         return None
 
     def _grow(self) -> str | None:
-        """Start the missing nodes that the benchmark's hints request; return a sentence about them, or None.
-        Raises BaiError."""
+        """Start the agents of missing nodes that the benchmark's hints propose. Return a sentence about these
+        nodes, or None. Raises BaiError."""
         proposed = self._agent.proposed()
         if proposed != self._proposed:
             self._proposed, self._may_start = proposed, proposed or 0
@@ -272,7 +274,8 @@ def started_nodes(nodes: Sequence[int]) -> str:
 
 
 class AgentRestarter:
-    """Restarts an agent a few times, but not if it dies at once for the same reason as before."""
+    """Restarts a dead agent a few times. Gives up earlier if the restarted agent dies at once for the same
+    reason as before."""
 
     def __init__(self, agent: LocalAgent, job_id: str) -> None:
         self._agent = agent

@@ -18,9 +18,10 @@ from executor.errors import UsageError
 
 
 def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:
-    """Return the store of this machine's jobs: `folder`, otherwise BAI_STORE, otherwise ~/.bai/jobs.
+    """Return the store of this machine's jobs in `folder`. If `folder` is None, BAI_STORE names the folder,
+    otherwise it is ~/.bai/jobs.
 
-    exists: whether the folder must exist, because jobs are looked up in the folder. If false, the folder is
+    exists: whether the folder must already exist, for commands that look up jobs. If false, the folder is
     created with its first job. Raises UsageError, StoreError.
     """
     path = _chosen(folder)
@@ -57,8 +58,9 @@ def is_local(named: str) -> bool:
 def check_own(store: Path, job: str = "") -> None:
     """Raise UsageError unless this user owns `store` and the existing folders of `job` and its nodes.
 
-    Jobs of other users, and jobs behind a symbolic link, are only read, because their files may name any
-    process and any folder. Root may also own a store, for example a store that several users share.
+    Jobs of other users, and jobs behind a symbolic link, may only be read, because their files may name any
+    process to end and any folder to delete. The store itself may also belong to root, for example if several
+    users share it.
     """
     user = os.geteuid()
     with _readable(store):

@@ -1,4 +1,4 @@
-"""The backend for this machine. The backend uses the same agent as an instance, but not AWS."""
+"""The backend for this machine. It runs the same agent as an instance, but does not use AWS."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from executor.records.job_status import DIED, PARKED, JobStatus, created, ended_
 from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
-# Modules that only one method needs are imported in that method, so that showing a job does not load the
-# reader of descriptors.
+# Each method imports the modules that only this method needs, so that a command that shows a job does not
+# load the reader of descriptors.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.planning.job_defaults import DefaultValue
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class LocalBackend:
-    """Jobs whose record is a folder of this machine."""
+    """The backend of jobs whose record is a folder of this machine."""
 
     name = "local"
     remote = False
@@ -91,7 +91,7 @@ class LocalBackend:
         if job_id is not None:
             check_id(job_id)
         store = store_at(self._options.store)
-        # Each plan gets a new job id, as each `bai run` does.
+        # Each plan gets a new job id, as each `bai run` would.
         drawn = job_id or new_job_id(job_request, descriptor)
         job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=None)
         yield LocalPlan(
@@ -167,7 +167,8 @@ class LocalBackend:
         agent = _own_agent(record)
         message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
         if not agent.alive():
-            # Without an agent, no process would end a benchmark that still runs, or write the job's result.
+            # The agent is started again if it is dead. Without an agent, no process would end a benchmark
+            # that still runs, or write the job's result.
             agent.start()
             message = f"{message}; its agent had died and was started again to end the job"
         return message
@@ -235,15 +236,15 @@ class LocalBackend:
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """A job descriptor in the form that `bai-agent run` accepts."""
+    """The plan of a job on this machine: a job descriptor that `bai-agent run` accepts."""
 
     job: Job
     survey: Callable[[], ScriptsSurvey | None]
     one_node: str | None
-    """Note for the user that several nodes of the descriptor run on this machine; None if no such note is
-    needed."""
+    """Note for the user that this machine stands for the several nodes of the descriptor; None if no such
+    note is needed."""
     defaults: Sequence[DefaultValue] = ()
-    """Values of the configuration that the descriptor does not set."""
+    """Values that the job takes from the configuration, because the descriptor does not set them."""
 
     def table(self) -> dict[str, Any]:
 

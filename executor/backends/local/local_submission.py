@@ -1,5 +1,5 @@
-"""Writes a job for this machine into the job store, exactly once per job id, and warns about anything that
-the job needs and the machine lacks."""
+"""Writes a job for this machine into the job store, exactly once per job id. Also warns about programs,
+secrets and rights that the job needs and this machine lacks."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def submit(
                 copy_scripts(origin, draft.scripts(nodes=nodes, arm=arm), leave_out=[store.folder])
             files = originals.get(None) or find_archive(job_request, descriptor)
             keep_request(draft.record, job_request, files, leave_out=[store.folder])
-            # The job is published last, because an agent may start as soon as the job exists, and needs the
-            # scripts.
+            # The job is published last, because an agent may start as soon as the job exists, and the agent
+            # needs the scripts.
             if draft.publish(job_toml(job).encode()):
                 return Submitted(record, job, new=True)
     there = record.job()
@@ -106,12 +106,13 @@ def _originals(
 
 
 _DRAFTS = ".drafts"
-"""Folder for drafts in the store, so that a rename publishes a job. No job can have this id."""
+"""Folder in the store for drafts of jobs. A draft is published by a rename. No job can have this name as its
+id."""
 
 
 @dataclass(frozen=True)
 class JobDraft:
-    """A job that is not visible yet."""
+    """A job that is being written and is not visible to other commands yet."""
 
     store: DirectoryStore
     """Store of the finished job."""
@@ -129,8 +130,8 @@ class JobDraft:
         job_id = self.record.job_id
         target = self.store.folder / job_id
         try:
-            # A rename fails if a non-empty folder has this name, so that only one of several submissions of a
-            # job succeeds.
+            # A rename fails if a non-empty folder has the new name, so only one of several submissions of the
+            # same job id succeeds.
             _record_folder(self.record).rename(target)
         except OSError as error:
             if JobRecord(self.store, job_id).exists():
@@ -217,7 +218,8 @@ def missing_program(descriptor: Descriptor) -> str | None:
     missing."""
     ml = descriptor.ml
     program = _program_on_path(ml.benchmark_code or "")
-    # Requirements may install programs, and a container has its own programs.
+    # The program is not searched here if requirements may install it, or if the benchmark runs in a
+    # container, which has its own programs.
     if program is None or (ml.script is not None and ml.script.requirements) or descriptor.env.container:
         return None
     python = descriptor.env.python
