@@ -1,4 +1,4 @@
-"""The agent. It runs on the benchmark's machine, pulls the inputs, runs the benchmark, measures, and
+"""The agent runs on the benchmark's machine. The agent pulls the inputs, runs the benchmark, measures, and
 reports."""
 
 import sys

@@ -116,8 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        # A defect of ours, a panic of a library, or a run directory that disappeared must not look like the
-        # benchmark's failure (code 1).
+        # A defect of bai, a panic of a library, or a run directory that disappeared must not look like a
+        # failure of the benchmark (code 1).
         log.exception("the agent met an error of its own")
         kind = type(error).__name__
         code = refuse(BaiError(f"an error of its own: {kind}: {error}"), ExitCode.OURS)
@@ -343,7 +343,7 @@ def _make(rundir: RunDir, record: JobRecord | None) -> None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         if error.errno in FULL and rundir.job.exists():
-            return  # a run has reserved space for its end before it begins
+            return  # the run reserved space for its last records when it began
         raise BaiError(f"the run directory {rundir.path} cannot be written: {error.strerror}") from error
 
 

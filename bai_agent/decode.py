@@ -1,4 +1,5 @@
-"""Reads JSON that another process wrote, as one of our dataclasses. Every error names the object and the key.
+"""Reads JSON that another process wrote into an instance of one of bai's dataclasses. Every error names the
+object and the key.
 
 A field's type determines the type of its value, and a `Rule` in its annotation adds constraints. Keys that a dataclass
 does not have are ignored, because another version may have written them.
@@ -141,7 +142,7 @@ def _scalar_reader(kind: type, rule: Rule | None) -> _Reader:
     words = rule.words if rule is not None else _WORDS[kind]
 
     def read(value: Any) -> Any:
-        # A boolean does not count as a number.
+        # In Python a boolean is also an int, but here a boolean is not accepted as a number.
         if type(value) is not kind or (rule is not None and not rule.allows(value)):
             raise _WrongValueError.of(words, value)
         return value

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 
 class BaiError(Exception):
-    """An expected error that one sentence describes; the error's text is shown to the user unchanged."""
+    """An expected error that one sentence describes. The error's text is shown to the user unchanged."""
 
 
 class DescriptorError(BaiError):

@@ -2,8 +2,8 @@
 
 botocore handles a user's configuration: profiles, single sign-on, assumed roles. An agent from a bundle runs
 on an EC2 instance. Such an agent never uses the image's botocore, because botocore waits for the metadata
-service's token only once, for 1 s. Then botocore continues without a token, and an instance with
-HttpTokens=required refuses requests without a token.
+service's token only once, for 1 s. If the wait was in vain, botocore continues without a token, but an
+instance with HttpTokens=required refuses requests without a token.
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 """
 
@@ -154,7 +154,7 @@ class RenewedRole:
     """An instance's role whose credentials a thread renews ahead of time.
 
     Requests to AWS do not wait for a slow metadata service, because the thread has valid credentials ready.
-    If a request waited, a heartbeat could be late, and the node would count as lost.
+    If a request waited, the node's heartbeat could be late, and other nodes would regard the node as lost.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ def connect(
 
 
 def endpoint_of(environment: Mapping[str, str]) -> str | None:
-    """Return the endpoint that the environment names; None if it names none."""
+    """Return the S3 endpoint in the environment's variables; None if no variable is set."""
     for name in ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if address := _address(environment.get(name, "")):
             return address
@@ -214,7 +214,8 @@ _MEANINGS = {
     "InvalidObjectState": "the object is archived (Glacier); restore it first",
 }
 _NO_METADATA = r"\bMetadataError: (.+)"
-"""Pattern of our credential provider's error in obstore's text, if the instance metadata service failed."""
+"""Pattern with which obstore's error text shows that bai's credential provider failed because of the instance
+metadata service."""
 _SIGNS = (
     (_NO_METADATA, "there are no credentials: {}"),
     ("status code: 401|^Unauthenticated", "the credentials were refused; renew them"),

@@ -1,1 +1,2 @@
-"""Starts the benchmark, adopts it after a restart, and ends all of its processes."""
+"""Starts the benchmark, adopts a running benchmark after a restart of the agent, and ends all of the
+benchmark's processes."""

@@ -121,7 +121,7 @@ def contained(
 def _with_secrets(job: Job) -> Iterable[str]:
     """Return the names of the job's variables whose values contain a secret."""
     found = [*job.benchmark.secrets]
-    # Each variable may use the variables before it.
+    # The value of each variable may refer to variables that are listed before it.
     for name, text in job.benchmark.env.items():
         if any(f"$({each})" in text for each in found):
             found.append(name)
@@ -176,7 +176,7 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
     if job.checkpoint is not None:
         folder = Path(env["BAI_CHECKPOINT_DIR"])
         # On a shared file system, the checkpoint folders of earlier generations are in the same parent folder
-        # as that of this generation.
+        # as the checkpoint folder of this generation.
         places.append(folder.parent if job.checkpoint.shared else folder)
     wanted = list(dict.fromkeys(each for each in places if each.is_absolute()))
     wanted = [each for each in wanted if not any(each != top and each.is_relative_to(top) for top in wanted)]

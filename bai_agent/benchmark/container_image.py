@@ -63,8 +63,8 @@ def bring_image(
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
-    # A pull that a killed agent started would continue in parallel with our pull. A pull has its own mark,
-    # because a pull with the run's mark would count as a process of the benchmark.
+    # A pull that a killed agent started would continue in parallel with this pull, so it is killed. A pull
+    # has its own mark, because a pull with the run's mark would be taken for a process of the benchmark.
     kill_marked(str(rundir.image_pull_log))
     rundir.registry_login.unlink(missing_ok=True)
     rundir.image_pull_log.unlink(missing_ok=True)

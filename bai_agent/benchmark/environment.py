@@ -30,7 +30,7 @@ STARTUP = Path(__file__).parent / "startup"
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
 """Pythons of the frameworks in AWS's deep learning images. If exactly one of these Pythons exists, it is the
-default."""
+benchmark's default Python."""
 
 _STDBUF_FOLDERS = (
     "/usr/libexec/coreutils",  # Debian, Ubuntu, Fedora, Amazon Linux

@@ -102,7 +102,7 @@ def _require(wanted: int, found: int, what: str) -> None:
 
 
 def _require_own_program(program: str, user: User) -> None:
-    """Raise SetupError if the user cannot run a program of ours with the agent's Python."""
+    """Raise SetupError if the benchmark's user cannot run one of bai's programs with the agent's Python."""
     look = [sys.executable, "-I", "-S", "-c", "import sys; open(sys.argv[1]).close()", program]
     with suppress(NoAnswerError):
         if ask(look, env={}, user=user, timeout_s=_LOOK_SECONDS).code == 0:

@@ -71,8 +71,8 @@ def set_up_node(
 
 
 def _require_free(ports: Sequence[int]) -> None:
-    """Raise SetupError if another program listens on one of these ports, because that program's answers would
-    be mistaken for the server's."""
+    """Raise SetupError if another program listens on one of the server's ports, because the client would
+    mistake that program's answers for the server's answers."""
     for port in ports:
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
             # With SO_REUSEADDR, a connection that has just ended does not block its port.

@@ -1,4 +1,5 @@
-"""Sets up OpenSSH for one job. The node's keys and the files of ssh and sshd are in one folder that is deleted after the run.
+"""Sets up OpenSSH for one job. A node's keys and the files of ssh and sshd are in one folder, which is
+deleted after the run.
 
 The machine's own configuration of OpenSSH is neither read nor changed. Sources: sshd_config(5),
 ssh_config(5), sshd(8) for known_hosts and authorized_keys.
@@ -89,9 +90,9 @@ def require_openssh(
     """Find the OpenSSH programs of a node that logs in to other nodes, or that `serves` other nodes (None:
     both). Raises SetupError, Stopped.
 
-    may_install: True if this machine only runs this job. Then the package manager installs missing programs,
-    once. path: the benchmark's PATH. `user` can put programs into folders of this PATH, so programs that run
-    as root are not searched there.
+    may_install: True if this machine only runs this job. If so, the package manager installs missing
+    programs, once. path: the benchmark's PATH. `user` can put programs into folders of this PATH, so programs
+    that run as root are not searched there.
     """
     own_path = path if user is None else DEFAULT_PATH
     roles = ("ssh", "sshd") if serves is None else ("sshd" if serves else "ssh",)

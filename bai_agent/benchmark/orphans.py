@@ -60,7 +60,7 @@ def _kill_all(find_roots: Callable[[list[Process]], list[Process]]) -> int:
 
 
 def _with_descendants(find_roots: Callable[[list[Process]], list[Process]]) -> list[Process]:
-    """Return the found processes and their descendants, without ourselves and our ancestors."""
+    """Return the found processes and their descendants, without this process and its ancestors."""
     processes = all_processes()
     spared = _ourselves(processes)
     roots = [process for process in find_roots(processes) if process.pid not in spared]

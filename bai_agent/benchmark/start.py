@@ -304,7 +304,8 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
 
 
 def find_py_spy() -> Path | None:
-    """Return the py-spy that was installed with the agent. If there is none, return the py-spy on PATH."""
+    """Return the py-spy that was installed with the agent. If no py-spy was installed with the agent, return
+    the py-spy on PATH."""
     # In a virtual environment, py-spy is in the folder of the environment's Python. In a bundle, py-spy is
     # beside the package bai_agent.
     folders = Path(sys.executable).parent, SHIM.parents[2] / "bin", os.environ.get("PATH", "")
@@ -394,8 +395,8 @@ def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, li
 
 
 def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
-    """Write the order, and return the messages that the shim wrote until it closed its stderr. The shim
-    closes its stderr when the benchmark runs, or when the shim ends.
+    """Send the order to the shim, and return the messages that the shim wrote until it closed its stderr. The
+    shim closes its stderr when the benchmark runs, or when the shim ends.
 
     Raises TimeoutError.
     """

@@ -86,8 +86,8 @@ def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
 def is_of_run(process: Process, rundir: RunDir, *, shim: Process | None) -> bool:
     """Return whether `process` was started by a shim of `rundir`.
 
-    The proof is that the living shim is its parent. For an orphan, the proof is the run's mark in its
-    environment, or that it writes to the run's log.
+    A process belongs to the run if the living shim is its parent. An orphaned process belongs to the run if
+    its environment contains the run's mark, or if it writes to the run's log.
     """
     return (
         (shim is not None and process.parent == shim.pid)
@@ -115,7 +115,7 @@ def _writes_log(pid: int, log: Path) -> bool:
     try:
         there = log.lstat()
         found = [Path(f"/proc/{pid}/fd/{each}").stat() for each in _OUTPUT]
-    except OSError:  # it has ended, or belongs to another user
+    except OSError:  # the process has ended, or belongs to another user
         return False
     return stat.S_ISREG(there.st_mode) and any(
         (each.st_dev, each.st_ino) == (there.st_dev, there.st_ino) for each in found
@@ -125,7 +125,7 @@ def _writes_log(pid: int, log: Path) -> bool:
 def _read(pid: int, name: str) -> list[str]:
     try:
         content = Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it has ended, or belongs to another user
+    except OSError:  # the process has ended, or belongs to another user
         return []
     return [os.fsdecode(each) for each in content.rstrip(b"\0").split(b"\0")]
 

@@ -61,8 +61,8 @@ def ordered_grace(rundir: RunDir) -> timedelta | None:
 def end_lost(rundir: RunDir, *, started: Started | None = None) -> None:
     """End the processes of a benchmark that is LOST, or whose shim does not obey, and write its exit.json.
 
-    started: the content of started.json, in case the benchmark deleted it. Raises BusyError if the shim cannot even
-    be killed.
+    started: the content of started.json, in case the benchmark deleted the file. Raises BusyError if the shim
+    cannot even be killed.
     """
     started = started or read_started(rundir)
     _kill_shim(rundir, started)

@@ -37,8 +37,8 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 
 def give_to(user: User, path: Path) -> None:
-    """Change the owner of a file or folder to the user. The owners of a folder's content do not change. Only
-    the agent's user may write in the parent folder. Raises SetupError."""
+    """Make the user the owner of a file or folder. The owners of a folder's content do not change. Only the
+    agent's user may write in the parent folder. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)
@@ -49,8 +49,8 @@ def give_to(user: User, path: Path) -> None:
 
 
 def give_all_to(user: User, folder: Path) -> None:
-    """Change the owner of one of bai's folders, and of everything in the folder, to the user. A folder that
-    the user already owns is not changed. Raises SetupError.
+    """Make the user the owner of one of bai's folders and of everything in the folder. A folder that the user
+    already owns is not changed. Raises SetupError.
 
     Other users cannot replace a name in the folder during the change, because they cannot enter the folder,
     and the folder's own owner changes last.

@@ -1,2 +1,2 @@
-"""Captures the files of the benchmark's checkpoint folder at one moment, uploads them, and restores them on
-this or another machine."""
+"""Captures the files of the benchmark's checkpoint folder at one moment, uploads these files, and restores
+the files on this machine or another."""

@@ -1,4 +1,4 @@
-"""Selects the checkpoint from which a generation continues, and restores it before the launch.
+"""Selects the checkpoint from which a generation continues, and restores this checkpoint before the launch.
 
 Each member restores the checkpoint before it launches a generation. After the launch, `periodic.py` saves new
 checkpoints.
@@ -78,8 +78,8 @@ def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
 
 
 def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Restore the checkpoint that the leader has chosen, as `restore` does. Then wait until the other members
-    have restored the checkpoint. Raises RunEndedError."""
+    """Restore the checkpoint that the leader has chosen, as `restore` does. Afterwards wait until the other
+    members have restored the checkpoint. Raises RunEndedError."""
     generation, name = ctx.rundir.generation, ctx.begins_with
     at = checkpoint_number(name) if name is not None else None
     if not _has_origin_here(ctx):
@@ -339,8 +339,8 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
 
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:
     generation = ctx.rundir.generation
-    # A missing checkpoint is reported only once. It is not reported in the first generation, because a job
-    # begins without a checkpoint of its own.
+    # A missing checkpoint is reported only once. In the first generation a missing checkpoint is not
+    # reported, because a job begins without a checkpoint of its own.
     if not ctx.resumed and (generation == 0 or ctx.events.of(RestoreEvent)):
         return
     marker = ctx.restored

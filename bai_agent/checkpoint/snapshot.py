@@ -25,7 +25,8 @@ from bai_agent.job.run_directory import make_folder
 from bai_agent.light_dataclass import dataclass
 
 STAGING = ".bai-restore"
-"""Subfolder into which a checkpoint is downloaded before it replaces the folder's content."""
+"""Subfolder into which a checkpoint is downloaded before the checkpoint's files replace the folder's
+content."""
 _STEPS_S = 0.05
 """Time in which two writes to a file can leave the same modification time (seconds). The kernel's clock for
 modification times advances in steps of up to 10 ms."""

@@ -1,4 +1,4 @@
-"""Creates files that get their name only when they are complete."""
+"""Creates files that get their final name only when their content is complete."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class CheckpointRecord:
         return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1
 
     def next_slot(self, node: int) -> int:
-        """Return the slot that a node's next checkpoint overwrites. It is the slot after the slot of the
-        node's newest checkpoint."""
+        """Return the slot that a node's next checkpoint overwrites. Slots are used in turn, so this slot
+        follows the slot of the node's newest checkpoint."""
         for each in islice(self.markers(), _LOOKED_AT):
             if each.node == node:
                 return (each.slot + 1) % SLOTS
@@ -198,8 +198,8 @@ def marker_bytes(marker: CheckpointMarker) -> bytes:
 
 
 def marker_digest(marker: CheckpointMarker) -> str:
-    """Return the checksum of a marker. It covers the names and checksums of the checkpoint's files, and the
-    checkpoint's number and slot."""
+    """Return the checksum of a marker, which contains the checkpoint's number and the names and checksums of
+    the checkpoint's files."""
     return hashlib.sha256(marker_bytes(marker)).hexdigest()
 
 

@@ -67,8 +67,8 @@ from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 
 JOIN_SETTLE_S = 3.0
-"""Seconds to wait for further desired nodes after one node has joined, because agents that start together
-join one after the other."""
+"""Seconds for which a decision waits for further desired nodes after a node has joined, because agents that
+start together join one after the other."""
 LATE_LOSS_S = 25.0
 """Seconds before the last success within which a loss is ignored."""
 

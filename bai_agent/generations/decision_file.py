@@ -35,8 +35,8 @@ def read_ledger(rundir: RunDir) -> Ledger:
 
 
 def read_members(rundir: RunDir) -> list[int] | None:
-    """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. None if no decision names
-    them."""
+    """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. Return None
+    if no decision lists the nodes."""
     return _read(rundir).members or None
 
 

@@ -25,8 +25,8 @@ class Stage(Enum):
     RUNNING = "running"
     """The newest generation has begun."""
     CHANGING = "changing"
-    """The newest generation is decided but has not begun. Its members stop the previous generation, restore a
-    checkpoint, and find ports."""
+    """The newest generation is decided but has not begun. The new generation's members stop the previous
+    generation, restore a checkpoint, and find ports."""
     PARKED = "parked"
     """No benchmark runs, because too few nodes are left."""
 
@@ -57,7 +57,7 @@ class Member:
 
     node: int
     end: MemberEnd | None = None
-    """The end of that generation on this node. None until the generation has ended there."""
+    """The end of that generation on this node. None until the generation has ended on this node."""
     silent_s: float = 0.0
     """Seconds since the member's last heartbeat was observed, or since the member last answered a direct
     request."""
@@ -100,8 +100,8 @@ class Member:
         return self.was_lost or (self.is_silent(policy) and not self.has_succeeded)
 
     def gone_s(self, policy: Policy, *, now_s: float) -> float | None:
-        """Return for how many seconds the member has been missing for the next generation; None if it is not
-        missing."""
+        """Return for how many seconds the member has been missing for the next generation. Return None if the
+        member is not missing."""
         if self.has_succeeded:
             return None
         if self.end is not None and self.was_lost:
@@ -153,8 +153,8 @@ class GenerationObservation:
     """Seconds since the newest generation began. 0 if the generation has not begun."""
     waiting: Sequence[Waiting] = ()
     coming: Collection[int] = ()
-    """Nodes that are still waited for before generation 0, because they are pulling or may yet write their
-    first heartbeat."""
+    """Nodes for which generation 0 still waits, because the nodes are pulling or may still write their first
+    heartbeat."""
     desired: int = 1
     """Desired number of nodes."""
     is_scaled: bool = False

@@ -33,7 +33,8 @@ class Policy:
     """Exit code of a benchmark that has saved its state and asks to be restarted. None if no exit code means
     this."""
     takes_proposals: bool = False
-    """Whether the benchmark's hints may change the number of nodes, as long as nobody has requested one."""
+    """Whether the benchmark's hints may change the number of nodes, as long as no user has requested a
+    number."""
     absorbs: bool = False
     """Whether the benchmark continues by itself when a node is lost or joins, while the first member runs."""
     notice_s: float = 5.0

@@ -23,8 +23,8 @@ _KILL_LIMIT_S = 5.0
 _READY = b"ready"
 
 # The agent is started neither with -m nor with PYTHONPATH, because -m searches the current folder first, and
-# PYTHONPATH would leak into the benchmark. The path entries that -c adds, such as the current folder, are
-# replaced.
+# PYTHONPATH would leak into the benchmark. Python's option -c adds entries to the path, such as the current
+# folder. These entries are replaced.
 _PROGRAM = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; from bai_agent.cli import main; main()"
 
 
@@ -57,8 +57,8 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         try:
             answer = read_to_end(reader, timeout_s=_START_LIMIT_S)
         except TimeoutError:
-            # The agent has started nothing yet. It is killed, because it must not start anything after the
-            # user was told that it does not run.
+            # The agent has started nothing yet. The agent is killed, because it must not start anything after
+            # the user was told that it does not run.
             agent.kill()
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(_KILL_LIMIT_S)  # until the agent is dead, its lock reports that it runs

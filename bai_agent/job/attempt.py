@@ -466,8 +466,8 @@ class AttemptRecord:
         return outcome
 
     def usable_outcome(self, rank: int) -> NodeOutcome:
-        """Return a node's reported outcome. A malformed report counts as a failure of this node alone. Raises
-        StoreError."""
+        """Return a node's reported outcome. If the report is malformed, only this node is regarded as failed.
+        Raises StoreError."""
         try:
             outcome = self.node_outcome(rank)
             if outcome.outcome in OUTCOMES:

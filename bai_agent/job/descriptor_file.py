@@ -64,8 +64,8 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
 
 
 def job_table(job: Job) -> dict[str, Any]:
-    """Return `job` as plain TOML values, without values that equal their default; `parse_job` reads them
-    back."""
+    """Return `job` as plain TOML values, without values that equal their default. `parse_job` converts these
+    values back to a job."""
     table = {"version": job.version, **write_table(job)}
     if job.is_elastic:
         # The default of `peer_silence` depends on another table, so this key is never left out.

@@ -75,7 +75,7 @@ def _succeeded(result: JobResult, nodes: Sequence[NodeOutcome], end: NextGenerat
     if first is None or result.outcome != Outcome.SUCCEEDED.value:
         return result
     number = first.generations[-1].generation if first.generations else 0
-    # The time in the node's sentence is only that of the last generation.
+    # The duration in the node's sentence is only the duration of the last generation.
     sentence = f"{first.sentence.removesuffix('.')} in generation {number}." if number else first.sentence
     return replace(result, sentence=sentence, benchmark=first.benchmark, last_lines=first.last_lines or [])
 

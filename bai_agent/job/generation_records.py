@@ -69,15 +69,15 @@ class Change(str, Enum):
     FAILED = "failed"
     LOST = "lost"
     BROKE = "broke"
-    """A node is alive but lost its part of the job, because its shim was killed or it did not reach the
-    store."""
+    """A node is alive but lost its part of the job, because the node's shim was killed or the node did not
+    reach the job store."""
     NOT_STOPPED = "not_stopped"
     NOT_RESTORED = "not_restored"
     LEFT = "left"
     JOINED = "joined"
     SCALED = "scaled"
     SAVED = "saved"
-    """A member saved its state without a request, and exited so that it is restarted."""
+    """A member's benchmark saved its state without a request, and exited in order to be restarted."""
     UNREADABLE = "unreadable"
     """An object below `control/` about a generation is incomplete or malformed, so all members begin a new
     generation."""
@@ -169,7 +169,7 @@ class Sign:
     """Seconds since the benchmark last printed anything."""
     node: Count | None = None
     generation: Count | None = None
-    """The node's current generation. None before its first one, and in a fixed job."""
+    """The node's current generation. None before the node's first generation, and in a fixed job."""
     restored: Truth = False
     """Whether the node has restored the checkpoint of its current generation and is ready to launch the
     generation."""

@@ -188,7 +188,7 @@ class RunningHeadline:
 
 
 def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
-    """Combine the numbers of one or more ranks into one."""
+    """Combine the numbers of one or more ranks into one number."""
     return _OVER_RANKS[how](values)
 
 
@@ -204,8 +204,8 @@ def over_runs(values: Sequence[float]) -> float:
 
 
 class LastGenerations:
-    """Finds, for each metric and set of labels, the last generation that has a number for them. Headlines are
-    from this generation."""
+    """For each metric and set of labels, finds the last generation with a number. The headline is taken from
+    this generation."""
 
     def __init__(self, numbers: Iterable[tuple[Hashable, int | None]] = ()) -> None:
         """numbers: for each number of a series, the metric with labels, and the number's generation."""
@@ -316,8 +316,8 @@ def generation_headlines(
 def headlines_of_nodes(
     nodes: Sequence[Mapping[str, HeadlineValue]], *, failed: Collection[int | None]
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines of a job. They are computed from the headlines of the job's nodes, which contain
-    the numbers of the nodes' runs."""
+    """Return the headlines of a job. The job's headlines are computed from the headlines of its nodes, which
+    contain the numbers of the nodes' runs."""
     numbers = []
     metrics = {}
     for each in (each for node in nodes for each in node.values()):

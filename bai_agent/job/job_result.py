@@ -29,7 +29,7 @@ N = TypeVar("N", int, float)
 
 _SUMMED = ("records", "lines", "log_bytes", "emit_bad_lines", "lost_bytes", "remaining_bytes")
 _MISSING = ("required_missing", "empty_presets", "results_missing", "required_results_missing")
-"""Keys of an extraction's summary that list what is missing. In a job's summary, they only list what is
+"""Keys of an extraction's summary that list what is missing. In a job's summary, these keys only list what is
 missing on all nodes."""
 _CONSEQUENCE_MS = 5000
 
@@ -46,9 +46,10 @@ def job_result(
     """Return the result of a job from the outcomes of one or more nodes.
 
     The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last
-    lines. If no node failed, the job gets those of rank 0. A required metric is missing if no node has seen a
-    value of the metric. whole: whether `nodes` are all nodes of the job. lost: ranks that were given up.
-    seen: required metrics that lost nodes reported in their last heartbeats.
+    lines. If no node failed, the job gets the outcome, sentence, benchmark and last lines of rank 0. A
+    required metric is missing if no node has seen a value of the metric. whole: whether `nodes` are all nodes
+    of the job. lost: ranks that were given up. seen: required metrics that lost nodes reported in their last
+    heartbeats.
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
     several = len(ranked) > 1
@@ -203,7 +204,7 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
             key=lambda node: (node.serves, _when(node), node.rank),
         )
     # The launcher fails if a serving node is lost or killed, because processes of the launcher run on that
-    # node. If a process on a serving node failed by itself, that failure counts like a failure of the
+    # node. If a process on a serving node failed by itself, its failure is treated like a failure of the
     # launcher.
     lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED, *FOR_ALL)]
     own = lost or own

@@ -160,8 +160,8 @@ NAMES_NODES = (
 )
 """Outcomes that concern all nodes, or whose sentences already name the node."""
 UNCAUSED = (Outcome.OOM, Outcome.KILLED, Outcome.PEER_LOST)
-"""Outcomes that are never caused by another node's failure. A node counts as lost from its last heartbeat
-on."""
+"""Outcomes that are never caused by another node's failure. The time of a node's last heartbeat is taken as
+the time of its loss."""
 OWN_FAILURES = tuple(
     each
     for each in Outcome

@@ -21,8 +21,8 @@ _SHORTEST_LINE = 8
 "}" and "EOF", occur in many other texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of first characters by which the forms of secrets are indexed. The shortest form consists of two
-lines of one character each, and has this length."""
+"""Number of first characters by which the forms of secrets are indexed. The shortest form of a secret
+consists of two lines of one character each, which is three characters together with the line break."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"

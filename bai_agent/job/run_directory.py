@@ -326,7 +326,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """Write all of `content`, however many system calls it takes."""
+    """Write all of `content`, with as many system calls as necessary."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -21,8 +21,8 @@ TOMLDecodeError = tomllib.TOMLDecodeError
 
 
 class TomlBoundsError(ValueError):
-    """A TOML text exceeds the limits of bai, although it may be valid. The message is the end of a sentence
-    about the file."""
+    """A TOML text exceeds bai's limits, although the text may be valid TOML. The message is the end of a
+    sentence about the file."""
 
 
 def read_toml_text(text: str) -> dict[str, Any]:

@@ -36,9 +36,10 @@ def wait_until_alone(
 ) -> list[Announcement]:
     """Wait until no other job runs on this machine, or until `stopping()`.
 
-    Returns the announcement (if there is one) that keeps other jobs away while it is open. `tell` is called
-    whenever the jobs for which this job waits change. The wait for jobs of this user and of root has no
-    limit, but the wait for other users' jobs is limited to FOREIGN_WAIT.
+    Returns the job's announcement, which keeps other jobs away while the announcement is open. Returns None
+    if the job is not announced. `tell` is called whenever the jobs for which this job waits change. The wait
+    for jobs of this user and of root has no limit, but the wait for other users' jobs is limited to
+    FOREIGN_WAIT.
 
     If several jobs want the machine, the next job is the first that announces itself and then sees no other
     announcement. Each job announces itself before it looks for other announcements, so two jobs never both
@@ -78,7 +79,8 @@ class _Turn:
         announced."""
 
     def awaited(self, *, foreign: bool) -> list[ColocatedJob]:
-        """Announce or withdraw this job; return the jobs for which it must wait. Raises OSError.
+        """Announce this job or withdraw its announcement. Return the jobs for which this job must wait.
+        Raises OSError.
 
         foreign: whether to include other users' jobs.
         """

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML, if there are any and `nvidia-ml-py` is installed."""
+"""Reads NVIDIA GPUs through NVML, if the machine has such GPUs and `nvidia-ml-py` is installed."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ these names to every user in /proc/net/unix, and removes a name when its process
 that is killed leaves no stale name, and no folder has to be writable for all users. Names belong to a network
 namespace, so jobs in containers with their own networks do not see each other.
 
-Any user can listen at a name that looks like a job's. A name therefore counts only if the kernel reports
+Any user can listen at a name that looks like a job's. A name is therefore only accepted if the kernel reports
 (SO_PEERCRED) that a process of this user or of root listens at this name. All other names together count as
 "another user's job", and are not passed on. Each job's name has a random part, so that other users cannot
 occupy the name in advance.
@@ -65,7 +65,7 @@ class ColocatedJob:
     """Another job on this machine."""
 
     job_id: str | None
-    """Job id, shortened if it is long. None for the jobs of other users."""
+    """Id of the job, shortened if the id is long. None for the jobs of other users."""
     key: str
     """Digest that identifies the job. Jobs of other users count as one job, with the digest of one of these
     jobs."""
@@ -123,7 +123,7 @@ class Announcement:
 
 @dataclass(frozen=True, kw_only=True)
 class ThisJob:
-    """This job, as other jobs see it."""
+    """This job's announcement to other jobs, and its view of the other jobs."""
 
     job_id: str
     key: str

@@ -275,7 +275,7 @@ def _mount(mount: Mount, *, deadline: float, seconds: float, stopping: Callable[
 
 def _detach(target: str) -> str | None:
     """Unmount the target lazily. Return the error message, or None after a success."""
-    import ctypes  # only a job with mounts pays for it
+    import ctypes  # only a job with mounts needs ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:

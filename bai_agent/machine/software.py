@@ -161,7 +161,8 @@ def _ask_python(python: str, *, env: Mapping[str, str], user: User | None) -> tu
 
 
 def open_mpi(*, env: Mapping[str, str], user: User | None, root: Path = Path("/")) -> Facts:
-    """Return version and path of the benchmark's `mpirun`, else of AWS's `mpirun`; {} if there is none.
+    """Return version and path of the benchmark's `mpirun`, else of AWS's `mpirun`. Return {} if no `mpirun`
+    is found.
 
     Raises NoAnswerError.
     """

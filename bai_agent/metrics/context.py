@@ -25,11 +25,11 @@ from bai_agent.metrics.search.units import conversion
 from bai_agent.metrics.sections import LineMarkers
 
 Said = tuple[Mapping[str, str], ...]
-"""Groups of a pattern in the last line that matched it, for each match. If the pattern matched once, all
-values of a later line get the groups of this match. If the pattern matched several times, the n-th value of a
-later line gets the groups of the n-th match."""
+"""Groups of a pattern in the last line that matched the pattern, for each match in the line. If the pattern
+matched once, all values of a later line get the groups of this match. If the pattern matched several times,
+the n-th value of a later line gets the groups of the n-th match."""
 State = Mapping[int, Said]
-"""Groups of each pattern in the last line that matched it, by the pattern's number."""
+"""Pattern's number → groups of the pattern in the last line that matched the pattern."""
 
 _MOST_MATCHES = 64
 """Maximum number of matches that are saved, per pattern and line."""

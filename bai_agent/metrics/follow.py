@@ -53,13 +53,13 @@ def open_log(path: Path) -> int:
 
 
 class Follower:
-    """Follows one file from a position on. A file that becomes shorter counts as truncated and is read from
-    its start.
+    """Follows one file from a position on. If the file becomes shorter, it is regarded as truncated and read
+    from its start.
 
     As soon as one of `paths` exists, the follower opens the first of these paths that exists, and keeps the
     file open. `seen` is the known size of the file. If `carriage_return` is True, a line ends at a newline or
-    a carriage return. If it is False, a line ends only at a newline. `chunk` is at most `line_limit`.
-    `opener` raises FileNotFoundError if there is no file.
+    a carriage return. If `carriage_return` is False, a line ends only at a newline. `chunk` is at most
+    `line_limit`. `opener` raises FileNotFoundError if there is no file.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ values, memory holds a sample."""
 _MOST_SEARCHED = 500_000
 """Maximum number of values that are held in memory while a file is searched for a median."""
 MOST_SERIES = 4096
-"""Maximum number of series, over all runs. If there are more, the oldest generations are dropped. A job
-without generations then has no headlines in listings."""
+"""Maximum number of series, over all runs. If there are more series, the series of the oldest generations are
+dropped. A job without generations then has no headlines in listings."""
 _MOST_METRICS = 16
 _MOST_READS = 20
 _PLACES = ("rank", "process_rank")
@@ -246,8 +246,8 @@ class Headlines:
 
         arms: the arm of each repeat, in a job that compares arms. failed: repeats that are excluded.
         of_several_nodes: whether to include the numbers of each run, from which the headlines of the whole
-        job are computed. stopping: function that returns whether the result is no longer needed. If it
-        returns True, no headlines are returned.
+        job are computed. stopping: function that returns whether the result is no longer needed. If
+        `stopping()` returns True, no headlines are returned.
         """
         try:
             found = self._numbers(path, stopping)
@@ -273,7 +273,7 @@ class Headlines:
         )
 
     def _numbers(self, path: Path, stopping: Callable[[], bool]) -> dict[_Key, float]:
-        """Return one number for each series and run."""
+        """Return the number that represents each series in each run."""
         now = self if self._is_whole else self._read(path, stopping, None)
         order = list(now._series)
         numbers: dict[_Key, float] = {}

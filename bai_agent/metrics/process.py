@@ -255,8 +255,8 @@ class Extractor:
     def _finish(self) -> None:
         remaining = 0
         if self._leaves_rest:
-            # This function is called between two blocks, so the buffered part of an unfinished line counts as
-            # not searched.
+            # This function is called between two blocks, so the buffered part of an unfinished line is
+            # recorded as not searched.
             for each in chain(self._logs.in_turn(), [self._emit]):
                 if self._repeats is not None:
                     each.follower.end = None

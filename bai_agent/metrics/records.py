@@ -156,7 +156,7 @@ class RecordFile:
             self._headlines.add_found(found, labels=labels, timestamp=origin.timestamp, repeat=origin.repeat)
 
     def add_columns(self, columns: Columns, origin: BlockOrigin) -> None:
-        """Append columns of values. The records are the same as those of `add_found`, but are written in a
+        """Append columns of values. The written records are the same as with `add_found`, but writing takes a
         fraction of the time."""
         src, labels, timestamp = origin.src, origin.labels, origin.timestamp
         if self._known.get(src) is not None:

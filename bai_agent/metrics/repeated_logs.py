@@ -203,7 +203,8 @@ class RepeatGuide:
         return True
 
     def _truncating_run(self, log: Log) -> int:
-        """Return the run that truncated the log. Its end offset is smaller than its start offset."""
+        """Return the run that truncated the log. A run that truncated the log has an end offset before its
+        start offset."""
         at = max(0, log.follower.place.repeat)
         for run in self._runs[at:]:
             end = _end_of(run, log)

@@ -29,7 +29,7 @@ class SearchLimit:
     survives the process.
 
     If there is a mark, the timer is set for each search. If there is no mark, the timer is set once per few
-    hundred lines, which takes almost no time.
+    hundred lines, because such a timer takes almost no time.
     """
 
     def __init__(self, mark: mmap.mmap | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Lines of a log that affect the lines after them, and the sections in which a metric counts (`after` and `until`).
+"""Lines of a log that affect the lines after them, and the sections in which a metric is searched (`after`
+and `until`).
 
 The most recent earlier line that matched one of a section's two patterns decides whether the section is open.
 Whether a section is open is saved together with each log's position, so a restarted extractor continues

@@ -1,4 +1,5 @@
-"""Finds a pattern that searches a line for more than a second, and disables it for the rest of the log.
+"""Finds a pattern whose search of one line takes more than a second, and disables this pattern for the rest
+of the log.
 
 `search_limit.py` kills the extractor process during a slow search, and the agent starts the next extractor
 process.

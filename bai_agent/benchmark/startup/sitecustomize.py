@@ -10,7 +10,7 @@ In a job with the strategy adaptdl, this module lets `import adaptdl`, whose las
 with current versions of numpy, semver and setuptools, and with a port that bai's agent has reserved for
 AdaptDL.
 
-Annotations are those of Python 3.6, because the benchmark's Python may be older than the agent's.
+Type annotations have the syntax of Python 3.6, because the benchmark's Python may be older than the agent's.
 """
 
 import os
@@ -108,8 +108,8 @@ def _restore_for_adaptdl() -> None:
 
 
 def _share_master_port() -> None:
-    """Let the replica of rank 0 bind the port that our agent reserves for this replica. The agent does not
-    listen on that port."""
+    """Let AdaptDL's replica of rank 0 bind the port that bai's agent reserves for this replica. The agent
+    does not listen on that port."""
     import socket
 
     port = os.environ.get("ADAPTDL_MASTER_PORT")
@@ -124,7 +124,7 @@ def _share_master_port() -> None:
 
 
 def _run_the_next() -> None:
-    """Run the next sitecustomize on the path, as if ours did not exist."""
+    """Run the next module `sitecustomize` on the path, as if this module did not exist."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     spec = PathFinder.find_spec("sitecustomize", sys.path)

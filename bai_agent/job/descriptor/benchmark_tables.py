@@ -83,7 +83,7 @@ class Benchmark:
     script, `argv` has the script's arguments."""
     cwd: str | None = None
     """The folder in which the command starts: absolute, or relative to the work folder. Unset: the scripts'
-    folder if there is one, else the work folder."""
+    folder if the job has scripts, else the work folder."""
     env: dict[VariableName, str] = field(default_factory=dict)
     secrets: dict[VariableName, str] = field(default_factory=dict)
     """Environment variables by reference: name → "env:NAME", "secretsmanager:…" or "ssm:…", resolved where
@@ -121,7 +121,8 @@ class Output:
     """Globs relative to the benchmark's working folder. Matching files are saved in the job store when the
     job ends."""
     discard_stdout: bool = False
-    """Whether the benchmark's standard output goes to /dev/null. Its standard error is still logged."""
+    """Whether the benchmark's standard output goes to /dev/null. The benchmark's standard error is still
+    logged."""
 
     def __post_init__(self) -> None:
         # A bad pattern that is detected only at the end would cost a whole run its result.
@@ -138,18 +139,19 @@ class Arm:
 
     name: JobId
     labels: dict[str, str] = field(default_factory=dict)
-    """The arm's labels, in addition to those of `[job]`. Only shown to users."""
+    """Labels of the arm, in addition to the labels of `[job]`. Only shown to users."""
     argv: tuple[str, ...] = ()
-    """The arm's command and its arguments, in place of those of `[benchmark]`."""
+    """The arm's command and its arguments, in place of the command of `[benchmark]`."""
     script: str | None = None
     env: dict[VariableName, str] = field(default_factory=dict)
-    """The arm's complete environment, in place of that of `[benchmark]`."""
+    """The arm's complete environment, in place of the environment of `[benchmark]`."""
     prepare: tuple[str, ...] = ()
     """Command before each run of the arm. Empty: the command of `[repeat]`."""
     cleanup: tuple[str, ...] = ()
     """Command after each run of the arm. Empty: the command of `[repeat]`."""
     requirements: str | None = None
-    """Requirements file of the arm, in place of that of `[benchmark]`, if arms have folders of their own."""
+    """Requirements file of the arm, in place of the requirements file of `[benchmark]`, if arms have folders
+    of their own."""
     scripts_sha256: str | None = None
     """A checksum over names and contents of the arm's own scripts when the job was submitted. Only shown to
     users."""

@@ -85,8 +85,8 @@ class End:
     Unset: the machine does not stay on."""
 
     def keep_time(self, exit_code: object) -> timedelta:
-        """Return for how long machines stay on after a job with this exit code. None or an unknown exit code
-        counts as a failure."""
+        """Return for how long machines stay on after a job with this exit code. If the exit code is None or
+        unknown, the job is regarded as failed."""
         if exit_code == ExitCode.CANCELLED:
             return timedelta()
         after = self.keep_after or timedelta()

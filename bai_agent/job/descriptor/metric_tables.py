@@ -80,7 +80,8 @@ class Headline(str, Enum):
 
 
 class ResultFormat(str, Enum):
-    """The program or structure of a file of results; `metrics/results/documents.py` reads them."""
+    """The program that wrote a result file, or the structure of the file. `metrics/results/documents.py`
+    reads these formats."""
 
     HYPERFINE = "hyperfine"
     GOOGLE_BENCHMARK = "google-benchmark"
@@ -171,7 +172,7 @@ class WrittenMetric(DeclaredTable):
     better: Annotated[Better | None, About.JUDGEMENT, Example("lower")] = None
     """The direction in which a change of the metric is an improvement."""
     headline: Annotated[Headline, About.SUMMARY, Example("max")] = Headline.LAST
-    """How a run's values become the one number that lists and comparisons use."""
+    """How a run's values become the number that lists and comparisons use."""
     tolerance: Annotated[Percentage | None, About.JUDGEMENT, Example("2%")] = None
     """Difference between runs, as a share, up to which the metric does not count as changed. Unset: every
     difference counts."""

@@ -56,8 +56,8 @@ class Elastic(DeclaredTable):
     """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets a number. `"fixed"`:
     only `bai scale` changes the number. Unset: `"goodput"` for `adaptdl`, else `"fixed"`."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
-    """Time for which the job waits while it has fewer machines than the smallest number of the range. After
-    that time the job ends."""
+    """Time for which the job waits if it has fewer machines than the smallest number of the range. After this
+    time, the job ends."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
     """Shortest time between a start of the benchmark and a restart that lets a new machine join."""
     replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
@@ -73,8 +73,8 @@ def _interval(every: timedelta | None) -> Mistake | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenCheckpoint(DeclaredTable):
-    """The folder in which the benchmark saves its checkpoints. bai copies them to the job store and restores
-    them before a restart."""
+    """The folder in which the benchmark saves its checkpoints. bai copies the checkpoints to the job store,
+    and restores the last checkpoint before a restart."""
 
     path: Annotated[OwnFolder, Example("checkpoints")]
     """The folder, as an absolute path or relative to the working folder. The benchmark's variable

@@ -100,7 +100,7 @@ class Prometheus(SinkTable):
     """A Pushgateway to which metrics are pushed every few seconds. The Pushgateway keeps a run's group until
     somebody deletes the group."""
     username: Annotated[FilledText | None, Example("metrics")] = None
-    """The user, if the Pushgateway asks for one (HTTP basic authentication)."""
+    """The user's name, if the Pushgateway requires HTTP basic authentication."""
     password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
     """A reference to the password, as in `[env.secrets]`; never the password."""
     delete_on_end: bool = False

@@ -48,9 +48,9 @@ class WrittenSource(DeclaredTable):
     id: Annotated[str | None, Example("train")] = None
     """A name of the source for other programs. bai only copies this name to the job descriptor."""
     md5: Annotated[Md5 | None, Example("8a61469f7ea1b51cbae51d4f78837e45")] = None
-    """The file's MD5, checked while it is written."""
+    """The file's MD5, which is checked while the file is written."""
     sha256: Annotated[Sha256 | None, Example("0" * 64)] = None
-    """The file's SHA-256, checked while it is written."""
+    """The file's SHA-256, which is checked while the file is written."""
     unpack: Annotated[
         Unpack, WrittenAs(_unpack, {"enum": [False, True, "into", "in_place"]}), Example("into")
     ] = Unpack.NO
@@ -141,7 +141,8 @@ class Mount(DeclaredTable):
     src: Annotated[str, Example("fs-0123456789abcdef0:/")]
     """The file system: `fs-…:/FOLDER` with `efs`, `SERVER:/EXPORT` with `nfs`."""
     target: Annotated[MountTarget, Example("/efs")]
-    """The absolute path of the folder where it is mounted. The folder must be empty or must not exist."""
+    """The absolute path of the folder at which the file system is mounted. The folder must be empty or must
+    not exist."""
     iam: Annotated[bool, Example(True)] = False
     """With `efs`: whether the machine authenticates with its IAM role. The file system's policy may require
     this."""
@@ -166,13 +167,13 @@ class Mount(DeclaredTable):
         return found["server"].strip("[]") if found is not None else None
 
     def contains(self, path: str) -> bool:
-        """Return whether an absolute path is the mount's target or below it."""
+        """Return whether an absolute path is the mount's target or a path below the target."""
         return path == self.target or path.startswith(f"{self.target}/")
 
 
 def overlapping_target(targets: Sequence[str]) -> tuple[int, str] | None:
-    """Return the index of the first target that overlaps an earlier one (the same folder, a parent or a
-    subfolder), with the earlier target. Return None if no targets overlap."""
+    """Return the index of the first target that overlaps an earlier target (the same folder, a parent or a
+    subfolder), and the earlier target. Return None if no targets overlap."""
     for index, target in enumerate(targets):
         for earlier in targets[:index]:
             if f"{target}/".startswith(f"{earlier}/") or earlier.startswith(f"{target}/"):

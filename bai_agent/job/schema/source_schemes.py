@@ -111,9 +111,9 @@ def source_name(src: str) -> str:
     """Return the name of `src` for messages and records. The name of a file on this machine is the file's
     path. The name of an address has no password, and a digest in place of the query.
 
-    The query is not removed without a replacement. It may contain a secret key, but it may also be the only
-    difference between the addresses of two files. The signature of a signed address is ignored, so that an
-    address that is signed again names the same file.
+    The query is not removed without a replacement. A query may contain a secret key, but it may also be the
+    only difference between the addresses of two files. The signature of a signed address is ignored, so that
+    an address that is signed again names the same file.
     """
     if found := _FILE.match(src):
         return unquote(src[found.end() :])

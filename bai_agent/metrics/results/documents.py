@@ -76,7 +76,7 @@ DOCUMENT_LIMIT = 16 * 2**20
 LINES_LIMIT = 256 * 2**20
 """Size limit of a file that is read line by line (bytes)."""
 _LONGEST_LINE = 2**20
-"""Longest line (characters). A file with a longer line does not count as text."""
+"""Longest line (characters). A file with a longer line is not regarded as text."""
 _MOST_COLUMNS = 1000
 _COLUMNS_SHOWN = 500
 _MARK = ":::MLLOG"

@@ -1,7 +1,7 @@
 """Finds the text that every line contains in which a pattern matches.
 
-The text is found in the tree of Python's own parser of regular expressions. That parser is not a public
-interface, so a node of an unknown type counts as a node that can match any text. Unknown nodes make the
+The text is found in the tree of Python's own parser of regular expressions. Python's parser is not a public
+interface, so a node of an unknown type is treated as a node that can match any text. Unknown nodes make the
 search slower, but never wrong.
 """
 
@@ -178,8 +178,7 @@ def _follows_openly(tree: Any, group: int) -> bool | None:
         if operation is constants.SUBPATTERN and argument[0] == group:
             inner = True
         elif any(each is constants.SUBPATTERN and one[0] == group for each, one in _walk(argument)):
-            # If the group is inside alternatives or repeats, the text that follows the group counts as
-            # arbitrary.
+            # If the group is inside alternatives or repeats, any text is assumed to follow the group.
             body = argument[-1] if operation is constants.SUBPATTERN else None
             inner = _follows_openly(body, group) if body is not None else True
         if inner is not None:

@@ -36,8 +36,8 @@ _WHOLE_EXPONENT = re.compile(r"[eE][0-9]+(?!\w)", re.ASCII).match
 _SPACE = " \t\v\f"
 _GROUPED = r"[-+]?[0-9]{1,3}(?:(?P<separator>[,_'])[0-9]{3})(?:(?P=separator)[0-9]{3})*(?:\.[0-9]+)?(?![0-9])"
 _MICRO = "µ|\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}µ"
-"""The micro sign. It is one character of decoded text, but two characters in a line that is searched as
-bytes."""
+"""The micro sign. The micro sign is one character of decoded text, but two characters in a line that is
+searched as bytes."""
 _COUNTED = "|".join(sorted(map(re.escape, COUNTED), key=len, reverse=True))
 _PREFIX = (
     rf"(?P<prefix>[kKMGTPE]i?(?=(?:[bB]|[bB]its?|[bB]ytes?|[bB]ps|(?i:{_COUNTED}))?(?![A-Za-z]))"
@@ -123,8 +123,8 @@ def finite_number(value: object) -> str | None:
 
 
 def whole_number(value: int) -> str | None:
-    """Return the whole number `value` as JSON. It is written as an integer if it fits into 64 bits, and as a
-    rounded float otherwise. None if the value is beyond the range of a float."""
+    """Return the whole number `value` as JSON. The number is written as an integer if it fits into 64 bits,
+    and as a rounded float otherwise. None if the value is beyond the range of a float."""
     if -(2**63) <= value < 2**64:
         return str(value)
     try:
@@ -267,7 +267,8 @@ def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool
 def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     """Return the expression that, directly after a JSON number, prevents a match of `fast_number`.
 
-    The expression is for bytes. If `spelled` is not empty, it is only valid for numbers without an exponent.
+    The expression is for bytes. If `spelled` is not empty, the expression is only valid for numbers without
+    an exponent.
     """
     continued = r"[0-9]|\.[0-9]|[eE][-+]?[0-9]"
     if not open_end and not with_units:

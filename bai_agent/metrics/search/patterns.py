@@ -106,7 +106,7 @@ class PatternSet:
     last_only: frozenset[int]
     """Metrics that are not searched in states of a progress bar which a later state replaced."""
     in_sections: frozenset[int]
-    """Metrics that count only in sections of the log."""
+    """Metrics that are only searched in sections of the log."""
     searcher: Callable[[int], Searcher]
     """Function that compiles a metric's pattern when it is first needed, because most of a thousand patterns
     may never be needed."""
