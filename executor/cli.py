@@ -236,7 +236,7 @@ def _open_closed_streams() -> None:
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    # This module is imported here so that `bai --help` does not wait for its import.
+    # The module of requests is imported only here, so that `bai --help` does not wait for its import.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):

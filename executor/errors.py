@@ -1,4 +1,5 @@
-"""The errors of `bai`. Their messages are written for users, and may suggest the next command.
+"""The errors of `bai`. The messages of these errors are written for users. A message may suggest the next
+command.
 
 ```
 BaiError
@@ -136,8 +137,8 @@ class AwsError(BaiError):
 
 
 class UndecidedError(BaiError):
-    """It is unknown whether the job was launched. The launch may be repeated; the job is still launched only
-    once."""
+    """It is unknown whether the job was launched. The user may repeat the launch; the job is still launched
+    only once."""
 
 
 class AgentError(BaiError):

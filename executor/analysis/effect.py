@@ -62,9 +62,9 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
     permutation: whether to add the p values of the permutation and rank tests, which take milliseconds if
     there are many runs.
 
-    If all numbers are positive, the change is relative: the ratio of the geometric means. It is tested on the
-    logarithms, with the scatter of both sides. If any number is not positive, the change is absolute: the
-    difference of the means.
+    If all numbers are positive, the change is relative: the ratio of the geometric means. A relative change
+    is tested on the logarithms of the numbers, with the scatter of both sides. If any number is not positive,
+    the change is absolute: the difference of the means.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -263,8 +263,8 @@ side, or for 14 blocks."""
 _RANDOM = 9_999
 
 
-# The following tests assume less than Student's t test. They return None if there are too few runs for a
-# significant result. They never decide a verdict.
+# The following tests assume less than Student's t test. Each test returns None if there are too few runs for
+# a significant result. The tests never decide a verdict.
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:

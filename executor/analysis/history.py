@@ -29,7 +29,7 @@ def successive_scatter(values: Sequence[float]) -> float | None:
     computed.
 
     The deviation is computed from the median step between consecutive runs. So neither a single change among
-    many runs nor a slow drift affects it.
+    many runs nor a slow drift affects the deviation.
     """
     if len(values) < 2 or not is_relative(*values):
         return None

@@ -244,8 +244,8 @@ class OverRuns:
 
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
-    """Return the metrics over the runs of a job with several runs. Their order is that of the metrics of a
-    single run."""
+    """Return the metrics over the runs of a job with several runs. The metrics are in the same order as the
+    metrics of a single run."""
     groups = runs.by_metric()
     # The arms of each metric are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
@@ -331,11 +331,11 @@ def _bound(found: Sequence[float], floor: float | None, metric: Metric) -> float
 
 
 def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
-    """Return the runs of a job that compares two descriptors, by their arms; empty for any other job."""
+    """Return the runs of a job that compares arms, by the arms' names; empty for any other job."""
     arms: dict[str, list[Run]] = {}
     for run in runs.runs:
         if run.arm is not None:
             arms.setdefault(run.arm, []).append(run)
-    # The first arm must come first, because the other arms are compared with it.
+    # The job's first arm must be the first side, because all other arms are compared with the first side.
     names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
     return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

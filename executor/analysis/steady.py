@@ -1,7 +1,7 @@
 """Checks whether the values of a metric were steady, to mark runs whose values were still changing, which a
 single headline hides.
 
-The check uses up to 256 values, evenly spread over the run without its warm-up. They are reduced to 32
+The check uses up to 256 values, evenly spread over the run without its warm-up. The values are reduced to 32
 medians of neighbouring values, so that spikes have no effect. A series is marked as unsteady if Pettitt's
 test (Applied Statistics 1979) finds a change that is larger than the metric's tolerance and larger than 2 %
 of its level. The test takes the correlation of neighbours into account. Short series are not judged.

@@ -83,8 +83,9 @@ class Backends:
         return self.of_engine(engine) or self.named(engine)
 
     def stores(self, named: str | None) -> Iterator[JobStore]:
-        """Yield the job stores of all backends, the nearest store first. A store is opened only when the
-        caller asks for it. named: if set, yield only this store. Raises UsageError, StoreError.
+        """Yield the job stores of all backends, the nearest store first. Each store is opened only when the
+        caller reaches it in the iteration. named: if set, yield only this store. Raises UsageError,
+        StoreError.
         """
         seen = set()
         for backend in map(self.named, _BACKENDS):

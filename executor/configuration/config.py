@@ -99,7 +99,7 @@ class Settings(SettingsTable):
     @property
     def aws_profile(self) -> str | None:
         """Return the profile to pass to AWS's library; None if AWS's own variable names the profile. The
-        library reads that variable itself, and prefers access keys in the environment to it."""
+        library reads that variable itself, after it has looked for access keys in the environment."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property

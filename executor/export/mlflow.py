@@ -30,8 +30,8 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "GIT_PYTHON_REFRESH": "quiet",
-    # Without this setting, MLflow writes two lines per run to standard output if a server is used. They would
-    # break the output of `--json`.
+    # Without this setting, MLflow writes two lines per run to standard output if a server is used. The two
+    # lines would break the output of `--json`.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 

@@ -44,7 +44,7 @@ class ComparedJob:
 
     @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
-        """Environment of each node, as far as the environment is known. Raises StoreError."""
+        """Environments of the nodes whose environment is known. Raises StoreError."""
         return [each.environment for each in environments(self.record) if each.environment is not None]
 
     @property
@@ -269,5 +269,6 @@ def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
         )
         return started_of(record) if succeeded else None
     except (StoreError, DescriptorError, RecordError):
-        # This job's record is broken or of another version. The other jobs can still be compared.
+        # A job whose record is broken, or of another version, is left out. The other jobs can still be
+        # compared.
         return None

@@ -44,8 +44,8 @@ class StartedJob(NamedTuple):
     started: int
     """Start of the job (ms UTC); 0 if unknown."""
     status: str | None = None
-    """Status and outcome of an ended job. None if the job still runs, or if its result does not contain
-    both."""
+    """Status and outcome of an ended job. None if the job still runs, or if its result lacks the status or
+    the outcome."""
     outcome: str | None = None
 
 

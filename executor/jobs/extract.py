@@ -147,8 +147,8 @@ def _claim(node: NodeRecord, descriptor: bytes) -> int:
 
 
 def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -> None:
-    """Warn if the saved log is incomplete, because the benchmark truncated it or the store did not receive
-    all of it."""
+    """Warn if the saved log is incomplete, because the benchmark truncated the log or the store did not
+    receive the whole log."""
     extracted = _extraction_of(node)
     printed = extracted.log_bytes + extracted.remaining_bytes if extracted is not None else 0
     kept = node.size("log")

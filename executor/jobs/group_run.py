@@ -152,8 +152,8 @@ class GroupRun:
     def _follow(self, job_id: str) -> None:
         """Do everything that is due for a job that is possibly running."""
         due = self._due.get(job_id)
-        # An earlier call may have been killed between the decision and the start of the job. So the job is
-        # submitted again. A second submission of the same id does not start a second job.
+        # An earlier call may have been killed between the decision and the start of the job. So this call
+        # submits the job again. A second submission of the same job id does not start a second job.
         if due <= self.listener.now() if due is not None else job_id not in self._watchers:
             self._submit(self._job(job_id))
         elif due is None:

@@ -41,8 +41,8 @@ def job_toml(job: Job) -> str:
 
 
 def shown_job_toml(record: JobRecord) -> str:
-    """Return the text of a job's `job.toml` without secrets. The text is changed only if an address in it
-    contains a secret. Raises StoreError.
+    """Return the text of a job's `job.toml` without secrets. The text is changed only if an address in the
+    text contains a secret. Raises StoreError.
     """
     key = record.key("job.toml")
     content = record.store.get(key, limit=DESCRIPTOR_LIMIT)

@@ -86,9 +86,10 @@ def matrix_plan(
 ) -> tuple[GroupPlan, list[Finding]]:
     """Return the group of jobs that a request makes, and the warnings about these jobs.
 
-    resolve: function that looks up the earlier jobs and commits that the request refers to. It is called once
-    for all jobs of the group. digest: function that returns the checksum of a job's scripts. Raises the
-    errors of both functions, UsageError, ScriptsError, and FindingsError for the first job with mistakes.
+    resolve: function that looks up the earlier jobs and commits that the request refers to. `resolve` is
+    called once for all jobs of the group. digest: function that returns the checksum of a job's scripts.
+    Raises the errors of both functions, UsageError, ScriptsError, and FindingsError for the first job with
+    mistakes.
     """
     job_request = replace(job_request, content=job_request.read_content())
     descriptor, _ = read_file(job_request)

@@ -77,7 +77,7 @@ class ServiceRequest:
     """Program that sent the request to the service."""
     scripts: tuple[Source, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of sources (bytes) as far as the sizes are known, by address."""
+    """Address of a source → its size (bytes), for sources of known size."""
 
     def complete(self, job: Job) -> Job:
         """Return `job` with the request's client, ids and scripts."""

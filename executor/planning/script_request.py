@@ -159,8 +159,8 @@ def _read_metric(text: str) -> dict[str, str]:
 def _descriptor(
     script: NamedScript, job_request: JobRequest, *, metrics: list[dict[str, str]], presets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the descriptor as a table, without the overrides. They are applied later, as to a descriptor in
-    a file."""
+    """Return the descriptor as a table, without the overrides. The overrides are applied later, as to a
+    descriptor in a file."""
     engine = _engine(job_request)
     hardware: dict[str, Any] = {} if engine == "aws.ec2" else {"instance_type": "local"}
     if str(_value_at(job_request.overrides, _NODES) or 1) != "1":

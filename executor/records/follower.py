@@ -36,12 +36,12 @@ class News:
     before: tuple[RunEvent, ...]
     """Events that happened before the output in `log`."""
     log: bytes
-    """Output of the benchmark, unchanged. It may begin and end in the middle of a line."""
+    """Output of the benchmark, unchanged. The output may begin and end in the middle of a line."""
     records: bytes
     """Whole lines of `metrics.jsonl`."""
     after: tuple[RunEvent, ...]
-    """Events that happened after the benchmark printed its last line. They are held back until `log` has
-    reached that line."""
+    """Events that happened after the benchmark printed its last line. These events are held back until `log`
+    has reached that line."""
     truncated: bool
     """Whether the benchmark truncated its output, so that `log` begins again at the start of the output."""
     skipped: int

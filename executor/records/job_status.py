@@ -103,7 +103,8 @@ class JobStatus:
 
     @property
     def may_run(self) -> bool:
-        """Whether the benchmark may still run or start, as far as this machine can tell."""
+        """Whether it is possible that the benchmark still runs or will start. False only if this machine
+        knows that it will not."""
         is_gone = (self.status, self.benchmark_alive) == (DIED, False)
         return self.outcome is None and self.status != UNLAUNCHED and not is_gone
 
@@ -180,8 +181,8 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
 
 
 def created(record: JobRecord) -> int | None:
-    """Return the time at which a job was recorded (ms UTC). It stands for the job's start if the job has no
-    events."""
+    """Return the time at which a job was recorded (ms UTC). The time of recording stands for the job's start
+    if the job has no events."""
     return record.put_time("job.toml")
 
 

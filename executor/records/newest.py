@@ -101,8 +101,8 @@ class JobGlance:
         self._record = record
         self.job = record.job()
         self.measurements = Measurements(self.job)
-        """Last values and trends of the records that were read. Its statistics lack the records that were
-        skipped."""
+        """Last values and trends of the records that were read. The statistics of `measurements` lack the
+        records that were skipped."""
         self._listing = NodeListing(record)
         self._nodes: dict[int, _NewestOfNode] = {}
         self.states: dict[int, RunState] = {}

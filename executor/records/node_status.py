@@ -62,8 +62,7 @@ def node_statuses(record: JobRecord, generation: GenerationStatus | None = None)
 
 
 def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
-    """Return the recorded outcomes of the nodes' parts, as far as the records can be read. Raises
-    StoreError."""
+    """Return the recorded outcomes of the nodes whose records can be read. Raises StoreError."""
     found = []
     for rank in sorted(AttemptRecord(record, attempt).ended()):
         with suppress(RecordError):

@@ -1,8 +1,8 @@
 """Reads and validates a job's records. Records are validated because many users and many versions of `bai`
 write into the same bucket.
 
-An error names the object and the key in it. In streams, lines that are not events or metric records are
-skipped.
+The message of a validation error names the object and the wrong key in the object. In streams, lines that are
+not events or metric records are skipped.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class RunState:
     repeat: str | None = None
     """The run that began last in a job of several runs, as text: "run 3 of 10"."""
     restarts: str | None = None
-    """Used restarts of a job that was restarted: "1 of 3 used, the last one because …"."""
+    """Text about the used restarts, if the job was restarted: "1 of 3 used, the last one because …"."""
     outcome: str | None = None
     agents: int = 0
     """Number of times that an agent was started."""
@@ -75,8 +75,8 @@ class RunState:
         match event:
             case AgentEvent():
                 self.agents += 1
-                # The restarted agent reports unreachable sinks again. It does not report sinks that became
-                # reachable while no agent ran, so all earlier troubles are dropped.
+                # The restarted agent reports unreachable sinks again. The agent does not report sinks that
+                # became reachable while no agent ran, so all earlier troubles are dropped.
                 self.troubles.clear()
             case WaitEvent():
                 self.waits = event.message

@@ -113,7 +113,8 @@ class SeriesBatch:
     """Records of one series, in the order in which they were written."""
 
     record: Mapping[str, Any]
-    """The first record of the series, whose name, source, units and labels all records share."""
+    """The first record of the series. All records of a series have the same name, source, units and
+    labels."""
     values: list[float] = field(default_factory=list)
     """The values of the records; whole numbers are `int`."""
     times: list[bytes] = field(default_factory=list)
@@ -177,8 +178,8 @@ class SeriesReader(Generic[K]):
     """Reads lines, and assigns the records in the lines to series."""
 
     def __init__(self, key_of: Callable[[Mapping[str, Any]], K]) -> None:
-        """key_of: function that returns the series of a valid record. Its result must not depend on the
-        record's numbers, because it is not called for every record."""
+        """key_of: function that returns the series of a valid record. The result of `key_of` must not depend
+        on the record's numbers, because `key_of` is not called for every record."""
         self._key_of = key_of
         self._known: dict[tuple[int | None, Any], tuple[K, Mapping[str, Any]]] = {}
 

@@ -133,7 +133,7 @@ class Report:
 
     @property
     def failed(self) -> frozenset[int]:
-        """Numbers of the failed runs. Their values are in no headline."""
+        """Numbers of the failed runs. Values of failed runs are in no headline."""
         return failed_of(self.result) if self.result is not None else frozenset()
 
     @property

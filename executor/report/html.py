@@ -1,8 +1,8 @@
 """Writes documents as self-contained HTML files that make no requests.
 
 All text from other programs (names, log lines, labels) is escaped. The page's content security policy allows
-only the page's own styles and scripts, by their checksums. So no request, other script or form is possible,
-whatever a benchmark printed.
+only the page's own styles and scripts, by their checksums. So the page cannot send requests or forms or run
+other scripts, whatever a benchmark printed.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), 
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of the HTML templates. It converts each value to plain text, and escapes that
-    text unless the value is markup made by this module."""
+    """Return the environment of the HTML templates. The environment converts each value to plain text, and
+    escapes that text unless the value is markup made by this module."""
     environment = Environment(
         loader=PackageLoader("executor.report", "page"),
         autoescape=True,

@@ -107,8 +107,8 @@ def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> Ka
             metrics_enabled=False,
         )
         consumer.subscribe(topics, listener=Listener())
-        # The topics' partitions are fetched before the consumer joins the group. Otherwise the first
-        # assignment would be empty, and a second rebalance would follow.
+        # The topics' partitions are fetched before the consumer joins the group. If they were unknown, the
+        # first assignment would be empty, and a second rebalance would follow.
         for topic in topics:
             consumer.partitions_for_topic(topic)
         return consumer
@@ -207,8 +207,8 @@ class PartitionOwnership:
     topic the replica holds.
 
     Kafka's consumer group assigns partitions to replicas. If a replica dies, Kafka assigns its partitions to
-    the other replicas, which then monitor its jobs. Two replicas may monitor the same job for a moment. This
-    does no harm, because the store decides which messages are sent.
+    the other replicas, which then monitor its jobs. Two replicas may monitor the same job for a moment.
+    Monitoring a job twice does no harm, because the store decides which messages are sent.
     """
 
     def __init__(self) -> None:

@@ -189,7 +189,7 @@ def _named_arguments(given: Any) -> dict[str, Any]:
 
 
 def _rebuilt_event(event: Event, action_id: str) -> Event:
-    """Return an event for the request with this action id. The request's own event is no longer stored. The
-    other fields are copied from `event`, which the same client sent."""
+    """Return an event for the request with this action id. The request's own event is no longer stored. All
+    fields except the action ids are copied from `event`, which the same client sent."""
     table = {**event.table, "action_id": action_id, "parent_action_id": None}
     return Event(table=table, action_id=action_id, client_id=event.client_id)

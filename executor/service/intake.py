@@ -104,8 +104,8 @@ COMMANDS = ("cancel",)
 """Commands in CMD_SUBMIT that this service supports."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""Each round of polling may take `max_poll_interval` divided by this number. After that time, a round begins
-no more work."""
+"""Each round of polling may take `max_poll_interval` divided by this number. After that time, a round of
+polling begins no more work."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0

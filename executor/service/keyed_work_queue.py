@@ -1,5 +1,5 @@
-"""A queue for work outside the poll loop. It runs several tasks at the same time, runs tasks with the same
-key in order, and retries tasks."""
+"""A queue for work outside the poll loop. The queue runs several tasks at the same time, runs tasks with the
+same key in order, and retries tasks."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class KeyedWorkQueue:
                 if self._ready:
                     lane = self._ready.popleft()
                     self._lanes[lane].busy = True
-                    # This thread may be the one that waited for the time of a later task, so another thread
-                    # is woken to wait for it.
+                    # This thread may have been waiting for the time of a later task, so another thread is
+                    # woken to wait for that task.
                     self._changed.notify()
                     return lane, self._lanes[lane].waiting.popleft()
                 self._changed.wait(self._later[0][0] - now if self._later else None)

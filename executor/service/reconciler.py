@@ -1,9 +1,9 @@
 """Diagnoses launched jobs, publishes their statuses, and does everything that is due for their machines.
 
 A check lists two folders of the store for each job, and queries EC2 once for all jobs of a region. A job
-without news is checked less and less often, down to once a minute. It is checked at once if one of its
-machines has ended or EC2 sends an event about one. Several processes may check the same job, because the
-store decides which messages are sent.
+without news is checked less and less often, down to once a minute. A job is checked at once if one of its
+machines has ended, or if EC2 sends an event about one of its machines. Several processes may check the same
+job, because the store decides which messages are sent.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Reconciler:
         self._known: dict[str, list[Instance] | None] = {}
         """The machines of each job at the last check; None if EC2 could not be queried."""
         self._called: set[str] = set()
-        """Jobs that an event of EC2 concerns. They are checked at once, even if they belong to another
-        replica."""
+        """Jobs that an event of EC2 concerns. These jobs are checked at once, even if another replica
+        monitors them."""
         self._aws = aws_sessions(settings)
         # Machines are launched only for jobs of the service's requests, because the configuration limits who
         # may send requests.

@@ -218,8 +218,8 @@ class Recovery:
         self._settled: set[str] = set()
         """Open entries for which this version of `bai` has nothing left to do."""
         self._unshared: set[str] = set()
-        """Entries that this replica accepted although their client belongs to another replica. This happens
-        if the event's Kafka key is not the client id."""
+        """Entries that this replica accepted although their client belongs to another replica. A replica gets
+        the event of a client of another replica if the event's Kafka key is not the client id."""
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()
         self._version = -1
@@ -243,7 +243,7 @@ class Recovery:
             log.warning("the open entries cannot be listed: %s", error)
             return False
         there = set(names)
-        # Entries that were accepted during the listing are missing in it, but must not be forgotten.
+        # Entries that were accepted during the listing are missing in the list, but must not be forgotten.
         for kept in (self._settled, self._unshared):
             kept -= before - there
         self._known = {name: known for name, known in self._known.items() if name in there}

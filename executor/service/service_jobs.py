@@ -3,9 +3,9 @@ SUCCEEDED and the executor's event, or ERROR.
 
 If the process is killed at any point, a repeated call continues the launch from what `launch.json` and
 `launched.json` record, and the answers from what the outbox contains. This module writes the messages `00-…`,
-`01-answer` and `02-executor` of a request's outbox; `01-answer` decides the result. If EC2 has no capacity,
-the launch is postponed until the next attempt. The wait is reported (`00-waiting-…`) once for each kind of
-refusal.
+`01-answer` and `02-executor` of a request's outbox. The stored `01-answer` decides which result is sent. If
+EC2 has no capacity, the launch is postponed until the next attempt. The wait is reported (`00-waiting-…`)
+once for each kind of refusal.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ users know.
 
 This module writes the messages `10-` to `40-`, `90-` and `91-` of a request's outbox. The messages depend
 only on the job's events, generations and `result.json`. So a late check produces the same messages in the
-same order as an early one.
+same order as an early check.
 """
 
 from __future__ import annotations

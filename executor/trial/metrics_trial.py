@@ -46,7 +46,7 @@ class PatternResult:
     """Series by their labels, which are JSON. Each set of labels is a series."""
     not_numbers: int = 0
     not_number: str = ""
-    """The first value that was not a finite number."""
+    """The first matched text that was not a finite number."""
     doubts: dict[str, int] = field(default_factory=dict)
     """Kind of doubt about the metric's values → number of occurrences."""
     doubt_examples: dict[str, tuple[str, str, str]] = field(default_factory=dict)

@@ -86,7 +86,7 @@ def _end_of_boot(lines: list[str]) -> str:
 
     The boothook writes to /dev/console in cloud-init's network stage, so its lines would come before both of these:
 
-    - cloud-init's last message, which goes to /dev/console, too:
+    - cloud-init's last message, which cloud-init also writes to /dev/console:
       https://docs.cloud-init.io/en/latest/reference/modules.html#final-message
     - the prompt for a login, if cloud-init has written nothing. systemd starts a getty after
       systemd-user-sessions.service, and that service starts after cloud-init's network stage

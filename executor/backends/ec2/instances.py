@@ -242,7 +242,7 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
 
 
 def terminate_one(ec2: EC2Client, instance_id: str) -> None:
-    """Terminate an instance. It is not an error if EC2 no longer knows the instance. Raises BaiError."""
+    """Terminate an instance. If EC2 no longer knows the instance, no error is raised. Raises BaiError."""
     with plain_errors(f"terminating {instance_id}"), tolerated(_UNKNOWN):
         ec2.terminate_instances(InstanceIds=[instance_id])
 

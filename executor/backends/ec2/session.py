@@ -143,8 +143,8 @@ class AwsSession:
         try:
             found = self.session.get_credentials()
             if found is not None:
-                # botocore fetches credentials of a single sign-on or of a role only when they are used. They
-                # are fetched here, because the error of a later failure could not name the remedy.
+                # botocore fetches credentials of a single sign-on or of a role only when they are used.
+                # Fetching them here makes a failure appear now, with a message that names the remedy.
                 found.get_frozen_credentials()
         except FAILURES as error:
             raise _unusable(error) from error

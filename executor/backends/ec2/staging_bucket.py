@@ -56,7 +56,7 @@ def check_region(settings: Settings) -> None:
     """Raise UsageError if the staging bucket is in a region other than the configured region.
 
     This machine and the instances sign every request for the configured region, and S3 refuses requests that
-    are signed for another region than the bucket's. If S3 does not report the bucket's region, the configured
+    are signed for a region other than the bucket's. If S3 does not report the bucket's region, the configured
     region is assumed to be right.
     """
     bucket, region = settings.need_bucket(), settings.need_region()

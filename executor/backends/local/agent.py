@@ -35,8 +35,8 @@ _LOOK_S = 1.0
 """Time between two checks of whether the agent is alive (seconds)."""
 _RESTARTS = 3
 _NUMBERS = re.compile(r"\d+")
-"""Pattern for process ids and times in an agent's last words. They differ each time, even if the agent died
-for the same reason."""
+"""Pattern for process ids and times in an agent's last words. Process ids and times differ each time, even if
+the agent died for the same reason."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class NodeAgent:
         return is_locked(self.rundir.agent_lock)
 
     def done(self) -> bool:
-        """Return whether this node has nothing more to do. The first node of a fixed job also has to write
-        the job's result."""
+        """Return whether this node has nothing more to do. In a job with a fixed number of nodes, the first
+        node also has to write the job's result."""
         return (self.rank > 0 or self.is_elastic) and self.rundir.result.exists()
 
     def benchmark_alive(self) -> bool:
@@ -274,8 +274,8 @@ def started_nodes(nodes: Sequence[int]) -> str:
 
 
 class AgentRestarter:
-    """Restarts a dead agent a few times. Gives up earlier if the restarted agent dies at once for the same
-    reason as before."""
+    """Restarts a dead agent a few times. No further restart is made if the restarted agent dies at once for
+    the same reason as before."""
 
     def __init__(self, agent: LocalAgent, job_id: str) -> None:
         self._agent = agent

@@ -1,4 +1,5 @@
-"""The backend for this machine. It runs the same agent as an instance, but does not use AWS."""
+"""The backend for this machine. The local backend runs the same agent as an EC2 instance, but does not use
+AWS."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads EC2's own events about instances, which EventBridge sends to an SQS queue.
 
-Such an event only causes an earlier check of a job. A lost, late or duplicate event does no harm, because the
-regular checks continue.
+An event of EC2 only causes an earlier check of a job. A lost, late or duplicate event does no harm, because
+the regular checks continue.
 """
 
 from __future__ import annotations

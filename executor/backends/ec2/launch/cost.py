@@ -51,8 +51,8 @@ _RATES: Mapping[str, _Rates] = {
     # Prices in us-east-1 are 0.065, 0.0455 and 0.03185 USD; the ratios are the same in other regions.
     "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
     "st1": _Rates(gib=0.10),
-    # This price in sa-east-1 was valid before AWS lowered it. The current price was not found in any copy of
-    # the price list.
+    # This is the price in sa-east-1 before AWS lowered the price there. The current price was not found in
+    # any copy of the price list.
     "sc1": _Rates(gib=0.05),
 }
 """Rates by volume type. Magnetic volumes ("standard") are missing, because requests to such volumes are

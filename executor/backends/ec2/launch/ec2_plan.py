@@ -103,8 +103,8 @@ class Ec2Plan:
         return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
 
     def user_data(self) -> bytes:
-        """Return the user data in base64. Also report to `on_progress` what a machine needs if a user
-        launches it with this user data by hand."""
+        """Return the user data in base64. Also report to `on_progress` what a user must provide to launch a
+        machine with this user data by hand."""
         launch = self.launch
         if launch.bundle is None:
             raise UsageError(

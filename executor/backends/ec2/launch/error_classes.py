@@ -90,8 +90,8 @@ def _unsigned(error: ClientError, code: str) -> str | None:
 
 
 def is_unknown_profile(answer: ErrorClass) -> bool:
-    """Return whether EC2 refused the request because EC2 does not know the instance profile. Such a request
-    has launched nothing."""
+    """Return whether EC2 refused the request because EC2 does not know the instance profile. A request with
+    an unknown instance profile launches nothing."""
     return answer.code == "InvalidParameterValue" and "Invalid IAM Instance Profile" in answer.sentence
 
 

@@ -152,7 +152,7 @@ def find_image(reference: str, aws: AwsSession) -> Image:
 
 def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
     """Return the image `image_id` if an earlier look-up of `reference` may have returned that image.
-    Otherwise, return `now`, the image of the current look-up.
+    If it cannot have returned that image, return `now`, the image of the current look-up.
 
     A public parameter names newer images over time, all of the same owner, but an AMI's id always names the
     same image. Raises AwsError.

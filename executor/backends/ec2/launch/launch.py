@@ -3,11 +3,11 @@
 `attempts/<n>/launch.json` is written with the whole request before the request is sent for the first time. A
 repeated launch sends that request, after `executor/backends/ec2/launch/repeat.py` has compared the request
 with one that the repeated launch would make. `refused/<k>.json` records that EC2 definitely refused candidate
-k. So a repeated launch does not request candidate k again after EC2 has accepted another candidate.
-`launched.json` records the launch's result (`launch_decision.py`). If the machines need a security group of
-their own, the group is created after `launch.json` is written and before the first request. A job that waits
-for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until `launched.json`
-exists.
+k. A repeated launch reads this record, and does not request candidate k again after EC2 has accepted another
+candidate. `launched.json` records the launch's result (`launch_decision.py`). If the machines need a security
+group of their own, the group is created after `launch.json` is written and before the first request. A job
+that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until
+`launched.json` exists.
 """
 
 from __future__ import annotations

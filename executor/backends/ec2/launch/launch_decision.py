@@ -145,8 +145,9 @@ def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
 
 
 def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record `wanted` as the launch's result, unless another process has recorded a result. In that case, use
-    the recorded result, and terminate the instances of `wanted` that are not in it."""
+    """Record `wanted` as the launch's result, unless another process has recorded a result. If another
+    process has done so, use its result, and terminate the instances of `wanted` that are not in that
+    result."""
     attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
     key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted

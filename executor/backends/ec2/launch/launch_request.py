@@ -62,7 +62,7 @@ class DataSize:
 
 
 def data_size(sources: Iterable[Source]) -> DataSize:
-    """Return the total size of `sources` on the disk, as far as their sizes are known."""
+    """Return the total size on the disk of those `sources` whose size is known."""
     total, unknown = 0, []
     for source in sources:
         if source.size is None:
@@ -161,8 +161,8 @@ def launch_request(
             "HttpPutResponseHopLimit": 2,
         },
         "Monitoring": {"Enabled": True},
-        # This option prevents AWS from restarting a failed machine on another host, where the disturbed
-        # benchmark would continue unnoticed.
+        # `AutoRecovery: disabled` prevents AWS from restarting a failed machine on another host, where the
+        # disturbed benchmark would continue unnoticed.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [

@@ -15,9 +15,10 @@ def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     """Return the interfaces that give machines of `kinds` all Elastic Fabric Adapters of their type.
 
     The first interface has an IP address, because a machine needs one. All further adapters have no address
-    (`efa-only`). This saves addresses of the subnet, and keeps Linux from sending through the wrong
-    interface: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html Raises UsageError
-    if a type has no EFA, or if the types need different interfaces, because one request serves all types.
+    (`efa-only`). Adapters without an address save addresses of the subnet, and keep Linux from sending
+    through the wrong interface: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+    Raises UsageError if a type has no EFA, or if the types need different interfaces, because one request
+    serves all types.
     """
     first, *others = kinds
     wanted = _efa_interfaces(first)

@@ -2,7 +2,7 @@
 `bai` would make itself.
 
 Other users may have write access to the bucket, but the request in `launch.json` is sent with the credentials
-of the user who repeats the submission. So the launch is rendered again from the descriptor and the
+of the user who repeats the submission. To be safe, the launch is rendered again from the descriptor and the
 configuration. Only the launch's times, and results of look-ups that cannot be repeated (the image that a
 parameter named, the subnets that existed), are taken from the file.
 """

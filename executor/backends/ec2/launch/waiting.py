@@ -53,8 +53,8 @@ def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
     """Return the start of the round after the round that began at `created`. The last round starts when the
     wait ends.
 
-    Each pause is shortened by up to two fifths, by a different amount for each job and round. So the jobs do
-    not send their requests at the same time.
+    Each pause is shortened by up to two fifths, by a different amount for each job and round. The different
+    pauses keep many jobs from sending their requests at the same time.
     """
     first, longest = pauses(timedelta(seconds=wait.seconds))
     backoff = Backoff(first.total_seconds(), longest.total_seconds())

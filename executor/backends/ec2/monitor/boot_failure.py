@@ -3,9 +3,9 @@ Machines that only boot slowly must not be mistaken for them.
 
 The boothook and the guardian (docs/boot.md) ensure that a machine writes a heartbeat or powers itself off
 within the launch's boot limit. If the boothook never runs, nothing on the machine powers the machine off. A
-wrong conclusion would terminate a good machine. So before the boot limit only a console proves a failed boot,
-and after the boot limit a console with the guardian's lines disproves a failed boot. Ages of machines come
-from AWS, and do not depend on the machine's clock.
+wrong conclusion would terminate a good machine. Before the boot limit, only a machine's console proves that
+its boot failed. After the boot limit, the guardian's lines on the console prove that its boot did not fail.
+Ages of machines come from AWS, and do not depend on the machine's clock.
 """
 
 from __future__ import annotations

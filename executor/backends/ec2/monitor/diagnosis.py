@@ -107,8 +107,8 @@ def _rules(observation: Observation) -> Sequence[_Rule]:
 
 
 def _out_of_time(observation: Observation) -> Diagnosis | None:
-    """Diagnose a job whose agents are silent after the job's deadline. It is unknown whether its machines
-    still run, but its agents will write no more heartbeats."""
+    """Diagnose a job whose agents are silent after the job's deadline. The job's machines are possibly still
+    running, but its agents will write no more heartbeats."""
     if not _is_late(observation) or any(age <= STALE for age in observation.signs.values()):
         return None
     return Diagnosis(

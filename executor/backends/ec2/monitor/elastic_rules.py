@@ -92,8 +92,9 @@ def _goes_on_without(hung: tuple[Instance, ...], observation: Observation) -> Di
 
 
 def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
-    """Return the machines that are still on although their nodes' parts of the job ended minutes ago. Such a
-    machine is not replaced until it is gone, because there must never be more machines than the job wants.
+    """Return the machines that are still on although their nodes' parts of the job ended minutes ago. A
+    machine that does not power off is replaced only after it is gone, because there must never be more
+    machines than the job wants.
     """
     elastic = observation.elastic
     if elastic is None:

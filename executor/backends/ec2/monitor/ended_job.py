@@ -2,8 +2,8 @@
 
 A machine powers itself off after its agent has ended. If the shutdown hangs, the machine costs money until
 the time in its `bai:expires` tag, up to a day later. The result alone is no reason to terminate a machine,
-because any instance may write into the bucket, even another job's result. So a machine is terminated only
-after minutes without a heartbeat. If the machine still writes heartbeats, the user is warned.
+because any instance may write into the bucket, even another job's result. So a machine of an ended job is
+terminated only after minutes without a heartbeat. If the machine still writes heartbeats, the user is warned.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class LaunchReader:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The record of the first launch, in which the request contains only MaxCount. None before the record
-        is written, and for machines that were launched by hand.
+        """The record of the first launch, in which the request contains only MaxCount. None before the launch
+        record is written, and if a user launched the machines by hand.
 
         If the job waits for capacity, the latest round's record is returned.
         """

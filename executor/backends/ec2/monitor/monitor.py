@@ -166,8 +166,7 @@ class JobMonitor:
         return [name for each in ready if _INSTANCE.fullmatch(name := str(each.get("instance_id")))]
 
     def consoles(self) -> list[tuple[Instance, str]]:
-        """Return the job's machines with their console output, as far as EC2 still has that output. Raises
-        BaiError."""
+        """Return the job's machines, each with the newest console output that EC2 has. Raises BaiError."""
         ec2 = self.aws(self.region).ec2()
         return [(each, fetch_console(ec2, each.id)) for each in self.instances()]
 
@@ -196,8 +195,8 @@ class JobMonitor:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The launch record without the request. None for machines that were launched by hand, and before the
-        record is written.
+        """The launch record without the request. None before the launch record is written, and if a user
+        launched the machines by hand.
 
         If the job waits for capacity, the latest round's record is returned.
         """
@@ -205,7 +204,7 @@ class JobMonitor:
 
     @property
     def launched_ids(self) -> list[str]:
-        """Ids of the current attempt's machines, as far as the ids are recorded. Raises StoreError,
+        """Ids of those machines of the current attempt whose ids are recorded. Raises StoreError,
         RecordError."""
         decided = self._launches.decision.get("instances", ())
         later = self._launches.read().later if self.is_elastic else ()

@@ -2,13 +2,14 @@
 `launches/<k>/` of the job records the launch of one machine.
 
 A process claims the next number k by a conditional put of `launch.json`. The request's token is computed from
-the content of that file. So if two processes check at once, only one process launches machines. If a launch
-was interrupted between any two steps, the next check continues it and gets the same machine.
+the content of that file. So if two processes check a job at the same time, only one of them launches
+machines. If a launch was interrupted between any two steps, the next check continues it and gets the same
+machine.
 
-Other users may have write access to the bucket. So the job's first launch is rendered again from the stored
-descriptor and the configuration of the user who checks the job. If the rendered launch differs from the
-stored launch, nothing is launched. If both are equal, the first launch's request is sent with new times, and
-with tags and user data that name the new launch.
+Other users may have write access to the bucket. To be safe, the job's first launch is rendered again from the
+stored descriptor and the configuration of the user who checks the job. If the rendered launch differs from
+the stored launch, nothing is launched. If both are equal, the first launch's request is sent with new times,
+and with tags and user data that name the new launch.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _RETRY_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class FirstLaunch:
-    """The first launch of a job, rendered again."""
+    """The first launch of a job, as rendered again by this process."""
 
     file: LaunchFile
     candidates: tuple[Candidate, ...]
@@ -208,7 +209,7 @@ class Replacer:
 
     def _compare(self, job: Job, file: LaunchFile, aws: AwsSession) -> tuple[Boot, list[str]]:
         """Return the inputs of the user data of the stored first launch, and the names of the fields in which
-        the launch rendered now differs from it. Raises BaiError."""
+        the newly rendered launch differs from the stored launch. Raises BaiError."""
         if file.bai != __version__:
             raise UsageError(
                 f"version {json.dumps(file.bai)} of `bai` launched it, and this is {__version__}: only the same version can "

@@ -53,8 +53,8 @@ def remove(setup: AccountSetup, *, delete_data: bool) -> None:
 
 
 def clear(setup: AccountSetup) -> None:
-    """Delete stacks without any resource. Such stacks are left if the user did not answer a question, or if
-    the first call failed."""
+    """Delete stacks without any resource. Stacks without resources are left if the user did not answer a
+    question, or if the first call failed."""
     for name in (*setup.stack_names, setup.stack(WATCHER)):
         if setup.stacks.settled(name) is None:
             setup.stacks.delete(name)

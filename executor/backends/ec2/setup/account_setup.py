@@ -1,7 +1,8 @@
 """Sets an account up for jobs on EC2. If a call was interrupted, another call completes the setup.
 
-There are two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything that needs
-the bucket. An optional third stack, `NAME-watcher`, has the function that checks all jobs.
+The setup consists of two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with
+everything that needs the bucket. An optional third stack, `NAME-watcher`, has the function that checks all
+jobs.
 """
 
 from __future__ import annotations
@@ -287,8 +288,8 @@ class AccountSetup:
 
     def why_unreserved(self) -> str | None:
         """Return why no concurrent execution can be reserved for the watcher's function; None if one can be
-        reserved. Without a reservation, two executions of the watcher may run at a time. This costs nothing,
-        and no machine is launched twice."""
+        reserved. Without a reservation, two executions of the watcher may run at a time. Two executions at a
+        time cost nothing, and do not launch a machine twice."""
         why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]

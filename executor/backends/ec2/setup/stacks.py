@@ -145,7 +145,8 @@ class Stacks:
             if _NO_CHANGE.search(reason):
                 return None
             raise _error(f"the stack {name} cannot be changed: {reason}")
-        # Each of bai's templates has fewer resources than a page.
+        # The changes of a stack fit into one page of the answer, because each of bai's templates has fewer
+        # resources than that.
         changes = [each["ResourceChange"] for each in found.get("Changes", ())]
         return StackChange(
             stack=name, id=change_set, creates=creates, lines=tuple(_change_line(each) for each in changes)

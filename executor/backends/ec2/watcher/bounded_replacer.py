@@ -2,8 +2,8 @@
 that the user submitted.
 
 The watcher does not have any user's configuration, so it cannot render a launch again as other commands do.
-The watcher trusts the stored launch if the job's mark contains the launch's token. It renders only the user
-data again, and compares it with the stored user data byte for byte.
+The watcher trusts the stored launch if the job's mark contains the launch's token. The watcher renders only
+the user data again, and compares it with the stored user data byte for byte.
 """
 
 from __future__ import annotations

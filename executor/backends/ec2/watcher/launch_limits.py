@@ -1,9 +1,9 @@
 """The limits of the watcher's launches. The limits are parameters of the watcher's stack, so nothing in the
 bucket can change them.
 
-Other users may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>`
-contains the token of the stored launch, and only within these limits. An instance can change neither the
-token nor the limits.
+Other users may write into the bucket. So the watcher launches machines only for a job whose
+`.watched/<job-id>` contains the token of the stored launch, and only within its limits. An instance can
+change neither the token nor the limits.
 """
 
 from __future__ import annotations
