@@ -1,1 +1,2 @@
-"""Uses AWS without boto3: credentials, the metadata service, secrets, S3."""
+"""Uses AWS services without boto3: finds credentials, reads the metadata service and secrets, and accesses
+S3."""

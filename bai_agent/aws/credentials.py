@@ -50,7 +50,8 @@ _CONFIGURATION = (
 
 
 def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Credential] | None:
-    """Return a provider of credentials for obstore; None if obstore finds the credentials itself.
+    """Return a function that provides obstore with credentials. Return None if obstore finds the credentials
+    itself.
 
     Raises CredentialsError if there are no credentials.
     """
@@ -99,7 +100,7 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
             f"AWS_SECRET_ACCESS_KEY, or unset {name} to take the instance's role"
         )
     role = _shared_role(environment)
-    # If the service has given credentials before, a short outage is not an error.
+    # If the metadata service has given credentials before, a short outage of the service is not an error.
     if not role.is_known and find_token(environment) is None:
         raise CredentialsError(_NONE)
     return role.keys
@@ -122,7 +123,7 @@ def for_obstore(keys: Callable[[], Keys]) -> Callable[[], S3Credential]:
 
 
 class InstanceRole:
-    """The credentials of the instance's role, renewed before they expire."""
+    """The credentials of the instance's role, which are renewed before they expire."""
 
     def __init__(
         self, environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
@@ -151,7 +152,7 @@ class InstanceRole:
 
 
 class RenewedRole:
-    """An instance's role whose credentials a thread renews ahead of time.
+    """An instance's role with a thread that renews the role's credentials before they are needed.
 
     Requests to AWS do not wait for a slow metadata service, because the thread has valid credentials ready.
     If a request waited, the node's heartbeat could be late, and other nodes would regard the node as lost.
@@ -175,7 +176,8 @@ class RenewedRole:
         return self._keys is not None
 
     def keys(self) -> Keys:
-        """Return credentials, without waiting if valid credentials are known. Raises MetadataError."""
+        """Return credentials of the role. If valid credentials are known, return them without waiting. Raises
+        MetadataError."""
         keys = self._keys
         if keys is None or not _is_good(keys):
             keys = self._keys = self._role.keys()
@@ -184,7 +186,7 @@ class RenewedRole:
 
     def _start(self) -> None:
         with self._lock:
-            # A forked process does not have its parent's threads.
+            # A forked process does not have its parent's threads, so it starts its own thread.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._keep, name="credentials", daemon=True)
                 self._thread.start()
@@ -239,7 +241,8 @@ def _botocore_keys(credentials: Any) -> Callable[[], Keys]:
 
 
 def _own_provider(environment: Mapping[str, str]) -> str | None:
-    """Return the variable that names a container's credentials or a web identity; None if none is set."""
+    """Return the environment variable that names a container's credentials or a web identity. Return None if
+    no such variable is set."""
     return next((name for name in _OWN_PROVIDERS if environment.get(name)), None)
 
 

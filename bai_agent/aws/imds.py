@@ -18,7 +18,7 @@ from bai_agent.errors import MetadataError, RecordError
 from bai_agent.light_dataclass import dataclass, field
 
 BUSY = (429, 500, 502, 503, 504)
-"""Statuses after which the same request may succeed."""
+"""HTTP statuses after which a repeated request may succeed."""
 
 _TOKEN_TIMEOUT_S = 2.0
 _TRIES = 4

@@ -16,7 +16,8 @@ _TARGET = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
 
 
 def ecr_region(image: str) -> str | None:
-    """Return the region of the private ECR registry that an image is in; None for other registries."""
+    """Return the region of the private ECR registry that contains an image. Return None if the image is in
+    another registry."""
     found = _ECR.fullmatch(image.partition("/")[0])
     return found[1] if found else None
 
@@ -25,7 +26,7 @@ def ecr_login(image: str, *, environment: Mapping[str, str] = os.environ) -> str
     """Return the content of containers-auth.json(5) for an image's ECR registry. Raises ServiceError."""
     answer = ask("ecr", _TARGET, {}, environment=environment, region=ecr_region(image))
     try:
-        # The token is "AWS:password" in base64, as in the file:
+        # The token is "AWS:password" in base64, which is also the form in containers-auth.json:
         # https://docs.aws.amazon.com/AmazonECR/latest/APIReference/API_AuthorizationData.html
         token = answer["authorizationData"][0]["authorizationToken"]
     except (KeyError, IndexError, TypeError):

@@ -1,4 +1,5 @@
-"""Makes clients for S3 buckets, with endpoint, region and time limits, and explains S3's errors.
+"""Creates clients for S3 buckets with endpoint, region and time limits, and translates S3's errors into
+sentences.
 
 obstore (Rust) transfers the bytes. Only obstore's own retries are used. These retries cover refused and
 dropped connections, stalls, 5xx and throttling, and resume a body with a Range. S3's error codes are found in
@@ -29,7 +30,7 @@ _CHINA = "cn-"
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Time limits and retries of a client."""
+    """Time limits and retries of an S3 client."""
 
     retries: int
     retry_for: timedelta

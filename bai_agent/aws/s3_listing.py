@@ -38,7 +38,8 @@ _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, kw_only=True)
 class UsableListing:
-    """Objects and folders below a prefix. Their names are relative to the client's prefix, as in obstore."""
+    """Objects and folders below a prefix. The names of objects and folders are relative to the client's
+    prefix, as in obstore."""
 
     objects: list[ObjectMeta] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)

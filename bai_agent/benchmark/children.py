@@ -39,7 +39,7 @@ def run_in_session(
     The output is a file instead of a pipe, because processes that the program leaves behind could keep a pipe
     open. options: further options of Popen. Raises OSError, TimeoutExpired at `deadline`
     (`time.monotonic()`), and Stopped when `stopping()` returns True. Before TimeoutExpired or Stopped is
-    raised, the program and its descendants are ended.
+    raised, the program and its descendants are terminated.
     """
     child = subprocess.Popen(
         argv,

@@ -129,7 +129,7 @@ def _with_secrets(job: Job) -> Iterable[str]:
 
 
 def remove_container(rundir: RunDir) -> str | None:
-    """Remove the container of a run whose processes have ended; return a warning if that failed.
+    """Remove the container of a run whose processes have ended. Return a warning if the removal failed.
 
     An engine that was killed with SIGKILL cannot remove its container itself.
     """
@@ -169,7 +169,7 @@ def _name(rundir: RunDir) -> str:
 def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
     """Return the job's folders as arguments of `--mount`, at the same paths as on this machine.
 
-    env: the benchmark's, which names the folder of its checkpoints. Raises SetupError.
+    env: the benchmark's environment, which contains the path of its checkpoint folder. Raises SetupError.
     """
     places = [rundir.path, *(Path(each.path) for each in job.sources)]
     places += [Path(each.target) for each in job.mounts]

@@ -45,7 +45,7 @@ _INSTALL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """The engine and the image of a job, found on this machine."""
+    """The container engine and the image of a job, which were found on this machine."""
 
     podman: str
     image: str
@@ -89,7 +89,7 @@ def _brought(rundir: RunDir) -> str | None:
 
 
 def find_podman() -> str:
-    """Return the path of a podman that is new enough. Raises SetupError."""
+    """Return the path of a podman whose version is new enough. Raises SetupError."""
     podman = shutil.which("podman", path=os.environ.get("PATH") or DEFAULT_PATH)
     if podman is None:
         raise SetupError(f"[env] container: podman is not on this machine; {_INSTALL}")

@@ -228,8 +228,8 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
 
 
 def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
-    """Set how Python and C buffer output. By default, Python and C write whole blocks into a file. The output
-    would not appear live, and a SIGTERM would lose the last block."""
+    """Set how Python and C buffer output. By default, Python and C write whole blocks into a file. Without
+    this setting, the output would not appear live, and a SIGTERM would lose the last block."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value

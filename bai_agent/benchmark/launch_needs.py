@@ -114,7 +114,7 @@ def _require_own_program(program: str, user: User) -> None:
 
 
 def _siblings(cpu: int) -> str:
-    """Return the list of the CPUs of a core."""
+    """Return the kernel's list of the logical CPUs that share a core."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:  # a container may hide it

@@ -47,7 +47,7 @@ def set_up_node(
     """Make everything that `setup` requires available; return this node's information for the other nodes. Raises
     SetupError, Stopped.
 
-    serves: True if other nodes log in to this node; False if this node logs in to other nodes; None if both.
+    serves: True if other nodes log in to this node, False if this node logs in to other nodes, None if both.
     may_install: whether this machine only runs this job.
     """
     _require_free(setup.ports)

@@ -1,5 +1,5 @@
-"""Starts the benchmark's shim before its order is known. The shim loads its modules in parallel with the agent,
-and then waits for the order."""
+"""Starts the benchmark's shim before the order for the shim is known. The shim loads its modules in parallel
+with the agent, and then waits for the order."""
 
 from __future__ import annotations
 

@@ -185,15 +185,15 @@ def ask(
 
 
 def find_program(name: str, *, path: str) -> str | None:
-    """Return the program that a shell with this PATH would start as `name`; None if no program has this
-    name."""
+    """Return the path of the program that a shell with the given PATH would start as `name`. Return None if
+    no program has this name."""
     # shutil.which is not used, because shutil loads all compression libraries.
     places = [name] if "/" in name else [f"{each.rstrip('/')}/{name}" for each in path.split(":") if each]
     return next((each for each in places if os.access(each, os.X_OK) and not Path(each).is_dir()), None)
 
 
 def static_program(shim: int) -> str | None:
-    """Return the name of a static program among the processes of the benchmark with this shim; None if no
+    """Return the name of a static program among the processes that the shim started. Return None if no
     process is a static program."""
     for process in descendants({shim}, all_processes()):
         program = Path(f"/proc/{process.pid}/exe")

@@ -178,7 +178,7 @@ def _find_container(job: Job, rundir: RunDir) -> Container | None:
 
 
 def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) -> Order:
-    """Return the order that starts the commands of `order` in the container."""
+    """Return an order with the commands of `order`, which are started in the container."""
     from bai_agent.benchmark.container import contained, own_environment
 
     inside = own_environment(order.env, job, container)
@@ -192,7 +192,7 @@ def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) 
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Folders of a benchmark, and its user if that is not the agent's."""
+    """Folders of a benchmark, and the benchmark's user if it is not the agent's user."""
 
     rundir: RunDir
     scripts: Path | None
@@ -273,7 +273,7 @@ def _job_of_arm(job: Job, arm: Arm) -> Job:
 
 
 def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -> State:
-    """Start the benchmark, unless the benchmark was started before; return the state afterwards.
+    """Start the benchmark, unless it was started before. Return the benchmark's state afterwards.
 
     Raises ShimError if the benchmark did not run and may be launched again.
     """
@@ -406,6 +406,6 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
         with child.stdin:
             write_within(child.stdin.fileno(), order, timeout_s=_LAUNCH_LIMIT_S)
     except BrokenPipeError:
-        pass  # the shim died; its state shows more
+        pass  # the shim died, and the state of the benchmark shows whether it runs
     with child.stderr:
         return read_to_end(child.stderr.fileno(), timeout_s=_LAUNCH_LIMIT_S).decode(errors="replace").strip()

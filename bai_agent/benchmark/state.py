@@ -40,13 +40,13 @@ class Started:
     """The benchmark's first process."""
     start: Count
     boot_id: Text
-    # Older versions wrote only the keys above.
+    # Older versions of bai wrote only the keys above this line.
     time: Count = 0
     """Start of the benchmark (ms UTC)."""
     output_bytes: Count = 0
-    """Size of the output at that time (bytes)."""
+    """Size of the output at the start of the benchmark (bytes)."""
     emit_bytes: Count = 0
-    """Number of bytes that were emitted by that time."""
+    """Number of bytes that were emitted before the start of the benchmark."""
     port: Count = 0
     """Port on which the shim listens as long as it lives. 0 if the shim does not listen."""
     warnings: list[Text] = field(default_factory=list)
@@ -57,8 +57,8 @@ class Started:
 
 
 def read_started(rundir: RunDir) -> Started | None:
-    """Return the content of `started.json`, without warnings that are not texts; None if the file is missing
-    or names no process."""
+    """Return the content of `started.json`, without warnings that are not texts. Return None if the file is
+    missing or names no process."""
     table = read_json(rundir.started) or {}
     given = table.get("warnings")
     warnings = [each for each in given if isinstance(each, str) and each] if isinstance(given, list) else []
@@ -105,7 +105,7 @@ def is_marked(pid: int, mark: str) -> bool:
 
 
 def _same_folder(one: str, other: str) -> bool:
-    # One folder may have two names, through a symbolic link.
+    # The real paths are compared, because one folder may have two names through a symbolic link.
     return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
@@ -134,11 +134,11 @@ _TICK_S = 0.01
 
 
 class State(Enum):
-    """State of a benchmark. The state only moves down this list."""
+    """State of a benchmark. A benchmark's state only changes to a state further down in this list."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
-    """The shim lives, so the agent adopts the benchmark."""
+    """The benchmark's shim lives, so a restarted agent adopts the benchmark."""
     EXITED = "exited"
     """exit.json exists."""
     LOST = "lost"
@@ -213,12 +213,12 @@ def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
 
 
 def running_seconds(started: Started | RepeatedRun | None) -> float:
-    """Return the seconds since the benchmark's start, by started.json; 0 if the benchmark was not started in
-    this boot."""
+    """Return the seconds since the benchmark's start, according to started.json. Return 0 if the machine was
+    booted after the start."""
     if started is None or started.boot_id != boot_id():
         return 0.0
     begun = started.start / os.sysconf("SC_CLK_TCK")
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may have been set
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may have been changed
 
 
 def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time) -> float:
@@ -227,7 +227,7 @@ def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time)
     first = read_started(rundir.of_generation(0))
     if first is None:
         return 0.0
-    # The monotonic clock of another boot cannot be compared.
+    # The time of day is used, because times of the monotonic clock of another boot cannot be compared.
     return running_seconds(first) if first.of_this_boot else max(0.0, now() - first.time / 1000)
 
 

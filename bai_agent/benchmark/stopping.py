@@ -38,7 +38,7 @@ _SHIM_END_LIMIT_S = 30.0
 a reserve for a slow disk."""
 
 _MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory_bytes")
-"""Keys of exit.json that not every version wrote."""
+"""Keys of exit.json that some versions of bai did not write."""
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
@@ -49,7 +49,8 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
 
 
 def ordered_grace(rundir: RunDir) -> timedelta | None:
-    """Return the grace of the first request; None if there is no request, or the request is malformed."""
+    """Return the grace period of the first request to stop. Return None if there is no request, or the
+    request is malformed."""
     order = read_json(rundir.stop) or {}
     seconds = order.get("grace_seconds")
     try:
@@ -103,7 +104,7 @@ def end_without_order(rundir: RunDir) -> None:
     """Stop a benchmark if the disk has no room for a stop.json. The shim is sent SIGTERM instead, on which
     the shim stops the benchmark as well.
 
-    Raises the errors of `end_lost`, which is the last resort.
+    Raises the errors of `end_lost`, which is called as the last resort.
     """
     if state(rundir) is State.RUNNING:
         _signal_shim(rundir, read_started(rundir), signal.SIGTERM)

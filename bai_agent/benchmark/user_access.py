@@ -19,7 +19,8 @@ _LIMIT_S = 30.0
 """Time limit for a check that enters a few folders (seconds). A hanging file system would otherwise block the
 check."""
 
-# The kernel decides, because access lists, capabilities and mount options all matter.
+# A shell tries to enter the folders, so that the kernel decides, because access lists, capabilities and mount
+# options all matter.
 _ENTER = 'for folder do cd "$folder" 2>/dev/null || { printf %s "$folder"; exit 9; }; done'
 
 
@@ -27,7 +28,7 @@ def open_way(rundir: Path, *, top: Path) -> None:
     """Let every user pass through the private folders from `top` down to `rundir`. Only the owner can list
     these folders.
 
-    Folders of other users, and folders above `top`, stay as they are. Raises OSError.
+    Folders of other users, and folders above `top`, are not changed. Raises OSError.
     """
     way = [folder for folder in (rundir, *rundir.parents) if folder.is_relative_to(top)]
     for folder in way or [rundir]:

@@ -65,7 +65,8 @@ def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
 
 
 def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
-    """Return the variables that tell the benchmark where its checkpoints are."""
+    """Return the environment variables from which the benchmark knows the path and the name of its
+    checkpoints."""
     if ctx.job.checkpoint is None:
         return {}
     variables = {
@@ -201,7 +202,7 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
     except PermissionError:
         if user is None or writable_folder(user, folder) is not None:
             raise
-        # Only root can replace a folder on this path.
+        # The benchmark's user cannot replace a folder on this path, so root can create the folder safely.
         folder.mkdir(parents=True, exist_ok=True)
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
     if is_absolute and is_first_member(ctx):

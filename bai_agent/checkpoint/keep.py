@@ -54,8 +54,8 @@ class Keeper:
     def keep(
         self, snapshot: Snapshot, *, last: CheckpointMarker | None, over: Callable[[], bool]
     ) -> CheckpointMarker | None:
-        """Upload a snapshot; return its marker, or None if `last` has the same content. Raises
-        CheckpointError.
+        """Upload a snapshot, and return its marker. Return None if the checkpoint `last` has the same
+        content. Raises CheckpointError.
 
         over: function that returns whether the upload must be abandoned. Several threads call `over`.
         """

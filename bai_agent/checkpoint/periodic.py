@@ -161,7 +161,7 @@ class CheckpointThread(threading.Thread):
         return self._keeper.generation
 
     def events(self) -> Iterator[RunEvent]:
-        """Yield the events since the last call."""
+        """Yield the events that were created since the last call."""
         while not self._events.empty():
             yield self._events.get()
 
@@ -172,12 +172,12 @@ class CheckpointThread(threading.Thread):
             self._ends.set()
 
     def keeps_within(self, limit_s: float) -> bool:
-        """Return whether the thread has been saving the last checkpoint for less than this number of
-        seconds."""
+        """Return whether the thread has been saving the generation's last checkpoint for less than
+        `seconds`."""
         return self.is_alive() and time.monotonic() < self._ended_s + limit_s
 
     def give_up(self) -> None:
-        """Save no more checkpoints, and report a checkpoint whose upload was not finished before this call."""
+        """Save no further checkpoints. Report a checkpoint whose upload was not finished before this call."""
         self._is_given_up = True
         self.end()
         if self.is_alive():

@@ -50,7 +50,7 @@ class FolderListing:
     """The content of a folder."""
 
     files: Mapping[str, FileVersion]
-    """Files, and symbolic links to names within the folder, by their paths."""
+    """Files and symbolic links in the folder, by their paths. The links lead to names within the folder."""
     skipped: tuple[str, ...] = ()
     """Names of entries that a checkpoint leaves out: pipes, sockets, devices, and links out of the folder."""
 
@@ -60,7 +60,7 @@ class FolderListing:
 
 
 class _ChangedError(Exception):
-    """The folder is being written to. The message is the name of an affected file."""
+    """The folder is being written to. The message is the name of a file that was written to."""
 
 
 def list_folder(folder: Path, *, user: User | None) -> FolderListing:
@@ -99,7 +99,7 @@ class Snapshot:
         self.listing = listing
         self.time_ns = time.time_ns()
         self.paths: dict[str, Path] = {}
-        """Real path of each file, by its name in the folder."""
+        """Name of a file in the folder → path at which the captured content can be read."""
         self._place = place
         self._descriptors: list[int] = []
         shutil.rmtree(place, ignore_errors=True)

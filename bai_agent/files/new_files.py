@@ -62,7 +62,8 @@ def place_new(draft: Path, path: Path) -> None:
 
 
 def _rename_new(draft: Path, path: Path) -> None:
-    """Rename without replacing an existing file. renameat2(2) lists the file systems that support this."""
+    """Rename a file, but never replace an existing file. renameat2(2) lists the file systems that support
+    this kind of rename."""
     # Imported here, because only file systems without hard links need ctypes.
     import ctypes
 

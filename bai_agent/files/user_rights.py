@@ -101,8 +101,8 @@ def user_of_entry(entry: pwd.struct_passwd) -> User:
 def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
     """Return a descriptor for reading a regular file that `user` can reach. Raises OSError.
 
-    Does not wait for the writer of a FIFO. Refuses a link through /proc to a file that this process has open
-    but that `user` cannot reach.
+    If the path is a FIFO, the call does not wait for a writer. Refuses a link through /proc to a file that
+    this process has open but that `user` cannot reach.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     with user_rights(user):

@@ -24,8 +24,8 @@ from bai_agent.job.record_types import Count, Moment, Seconds, Text
 from bai_agent.light_dataclass import asdict, dataclass
 
 SLOTS = 3
-"""Number of checkpoints of a node whose files are stored. The newest two checkpoints are complete while the
-next checkpoint is written."""
+"""Number of checkpoints of a node whose files are stored. With three slots, a node's newest two checkpoints
+are complete while the next checkpoint is written."""
 MOST_FILES = 50_000
 """Maximum number of files in a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
@@ -132,8 +132,8 @@ class CheckpointRecord:
         """Return the checkpoint from which the generation `before` continues.
 
         The result is the newest checkpoint of the generations from `since` on. If these generations have no
-        checkpoint, the result is `base`, the first checkpoint of the generation `since`. Checkpoints that a
-        lost node writes later, in a generation before `since`, are ignored.
+        checkpoint, the result is `base`, the first checkpoint of the generation `since`. A lost node may
+        still write checkpoints of a generation before `since`. Such checkpoints are ignored.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:

@@ -70,7 +70,7 @@ JOIN_SETTLE_S = 3.0
 """Seconds for which a decision waits for further desired nodes after a node has joined, because agents that
 start together join one after the other."""
 LATE_LOSS_S = 25.0
-"""Seconds before the last success within which a loss is ignored."""
+"""If a member is lost at most this number of seconds before the last member succeeds, the loss is ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class EndJob:
     """Numbers of the nodes that caused the job's end. After a success, numbers of the nodes that were lost
     shortly before."""
     sentence: str = ""
-    """Message for people, if how the nodes ended does not explain the job's end."""
+    """Sentence for users about the job's end. Empty if the ends of the nodes explain the job's end."""
 
 
 Decision: TypeAlias = GoOn | EndRest | Pause | StartGeneration | Park | EndNode | EndJob
@@ -168,8 +168,8 @@ def decide(seen: GenerationObservation, policy: Policy) -> Decision:
 
 
 def desired_nodes(requests: Iterable[int], policy: Policy, *, first: int) -> int:
-    """Return the desired number of nodes. requests: the requested numbers of nodes, in order; first: the
-    number of nodes at the job's start."""
+    """Return the desired number of nodes. requests: the numbers of nodes that users or hints requested, in
+    order. first: the number of nodes at the job's start."""
     return [first, *(each for each in requests if policy.allows(each))][-1]
 
 
@@ -228,7 +228,7 @@ def _out_of_time(seen: GenerationObservation, policy: Policy) -> Decision | None
     if limit is None or seen.running_s < limit or seen.is_at(Stage.GATHERING):
         return None
     # While a generation of a fixed job runs, the agents themselves stop its processes at `max_runtime`.
-    # `_out_of_time` concerns the pause after a generation.
+    # `_out_of_time` ends a fixed job only in the pause after a generation.
     return EndJob(why=Why.MAX_RUNTIME) if policy.is_elastic or seen.all_ended else None
 
 

@@ -1,5 +1,5 @@
-"""The decision that a generation begins. The decision is written to the run directory before anything of that
-generation is started."""
+"""The decision that a generation begins. The decision that a generation begins is written to the run
+directory before any process of the generation is started."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ QUICK_SAVE_S = 60.0
 """A generation that ends because a member saved its state is a quick save if it ends within this number of
 seconds after its start."""
 MOST_QUICK_SAVES = 3
-"""Number of consecutive quick saves that are allowed. The next quick save is a failure."""
+"""Number of consecutive quick saves that are allowed. A further quick save is treated as a failure."""
 
 
 def takeable(
     seen: GenerationObservation, policy: Policy, *, at_once: bool = False, ends_anyway: bool = False
 ) -> tuple[int, ...]:
-    """Return the nodes that may join now. at_once: ignore all pauses; ends_anyway: ignore the pauses of nodes
-    that were never lost."""
+    """Return the nodes that may join now. at_once: whether to ignore all pauses. ends_anyway: whether to
+    ignore the pauses of nodes that were never lost."""
     members = {each.node for each in seen.members}
     found = []
     for node in sorted(each.node for each in seen.waiting if each.end is None and each.node not in members):
@@ -62,7 +62,7 @@ def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: P
     if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
         return False
     first = seen.members[0]
-    # Nodes that joined later belong to the generation without being members of the generation.
+    # The benchmark may also use nodes that joined later, which are not members of the generation.
     left = len(seen.members) - len(gone) + len(takeable(seen, policy, at_once=True))
     return first.end is None and first not in gone and policy.has_enough(left)
 

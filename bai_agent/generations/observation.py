@@ -40,7 +40,7 @@ class MemberEnd:
     """The exit code of the process that failed. None if a signal ended the process, or the end of the process
     was not observed."""
     signal: int | None = None
-    """The signal that ended the process. None if the process was not ended by a signal."""
+    """The signal that ended the process. None if no signal ended the process."""
     ended_s: float
     """Time at which the generation ended on the node."""
 
@@ -129,7 +129,7 @@ class Waiting:
 
     node: int
     end: MemberEnd | None = None
-    """Reason why the node could not prepare. None if the node is ready."""
+    """Reason why the waiting node could not prepare. None if the node is ready."""
     joined_s: float = math.inf
     """Seconds since the node joined, by the store's clock."""
 

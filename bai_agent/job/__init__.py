@@ -1,2 +1,2 @@
-"""The types that both programs share: the job descriptor, the job's record in a store, events, outcomes,
-durations, errors."""
+"""The types that `bai` and the agent share: the job descriptor, the job's record in a store, events,
+outcomes, durations, errors."""

@@ -52,7 +52,7 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
             ) from error
         finally:
             os.close(writer)
-        # This thread reaps the agent, because nothing else waits for its exit.
+        # A thread reaps the agent, because nothing else waits for the agent's exit.
         threading.Thread(target=agent.wait, name="agent", daemon=True).start()
         try:
             answer = read_to_end(reader, timeout_s=_START_LIMIT_S)
@@ -89,7 +89,8 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
             stdout=output,
             stderr=output,
             pass_fds=(passed,),
-            # A Ctrl-C for the starting process must not reach the agent.
+            # The agent has a session of its own, so that a Ctrl-C for the starting process does not reach the
+            # agent.
             start_new_session=True,
             cwd=rundir.path,
         )

@@ -112,7 +112,7 @@ class Control:
     seen_by_all: Mapping[int, Version] = field(default_factory=dict)
     """Planned decisions that all members of the previous generation have seen."""
     leaders: Mapping[int, Version] = field(default_factory=dict)
-    """Last heartbeat of each node that leads or led an elastic job."""
+    """Version of the last heartbeat of each node that leads or led an elastic job."""
 
     @property
     def decided(self) -> range:
@@ -171,7 +171,7 @@ class AttemptRecord:
         return {rank: (_version(each), each.etag) for rank, each in self._ranked("joined/").items()}
 
     def peer(self, rank: int) -> Peer:
-        """Return the address of a joined node. Raises BaiError."""
+        """Return the address that a joined node has announced. Raises BaiError."""
         return self.joined_node(rank).peer
 
     def joined_node(self, rank: int) -> Joined:

@@ -24,7 +24,7 @@ class BoundedServer(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    # If `block_on_close` were true, closing the server would wait for slow clients.
+    # `block_on_close` is False, because otherwise closing the server would wait for slow clients.
     block_on_close = False
     request_queue_size = 128
     most_connections = MOST_CONNECTIONS

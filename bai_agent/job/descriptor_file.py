@@ -75,8 +75,8 @@ def job_table(job: Job) -> dict[str, Any]:
 
 
 def without_credentials(job: Job) -> Job:
-    """Return `job` without secrets. Passwords and queries, which may contain a key, are removed from the
-    addresses of sources."""
+    """Return `job` without secrets. Passwords and queries are removed from the addresses of sources, because
+    a query may contain a key."""
     # Imported here, because an extractor does not need the module at its start.
     from bai_agent.job.schema.source_schemes import shown_address
 

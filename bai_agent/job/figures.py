@@ -1,5 +1,5 @@
-"""Statistics of values, for both programs: mean, median, deviation, confidence interval of a mean over runs, and a test for a
-trend."""
+"""Statistics of values, for `bai` and the agent: mean, median, deviation, confidence interval of a mean over
+runs, and a test for a trend."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class RunningMedian:
             self._below += len([0 for value in values if value < low])
             near = [value for value in values if low <= value <= high]
             self._at_low += near.count(low)
-            # If both bounds are equal, each value is counted only once.
+            # If both bounds are equal, a value that equals them is counted only once.
             self._at_high += near.count(high) if low < high else 0
             values = [value for value in near if low < value < high]
         first = -self._between % self._step

@@ -125,7 +125,7 @@ class NextGeneration:
     immediately."""
     ledger: Ledger = Ledger()
     outcome: Text = ""
-    """The value of the `Outcome` of the generation before, or of the job at its end."""
+    """The value of the `Outcome` of the previous generation or, at the job's end, of the job."""
     sentence: Text = ""
     backoff_seconds: Seconds = 0.0
     time: Moment | None = None
@@ -256,7 +256,8 @@ class _JoinedPart:
 
 
 def read_joined(table: Mapping[str, Any], peer: Peer, *, where: str) -> Joined:
-    """Return a node's report about itself; peer: the address from the same table. Raises RecordError."""
+    """Return what a node has announced about itself. peer: the address from the same table. Raises
+    RecordError."""
     part = checked(_JoinedPart, table, where=where)
     return Joined(peer=peer, after=part.after, boot=part.boot)
 

@@ -70,7 +70,7 @@ class JobHeadline:
     """Largest number of ranks that contributed to a run's number."""
     over_ranks: OverRanks = OverRanks.EACH
     generation: int | None = None
-    """The generation from which the headline's numbers are. None if the job has no generations."""
+    """The generation whose numbers the headline combines. None if the job has no generations."""
 
     @property
     def value(self) -> float:

@@ -188,7 +188,8 @@ def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary
 def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
     """Return the node whose failure caused the failures of the other nodes; None if no node failed.
 
-    The peers of a killed process fail moments later, and a launcher may notice its own failure before.
+    After a process was killed, its peers fail moments later. A launcher may report its own failure before the
+    killed process is reported.
     """
     failed = [node for node in nodes if node.outcome != Outcome.SUCCEEDED.value]
     # A node that was stopped because another node failed is not the cause.
@@ -328,7 +329,7 @@ def generations_of_nodes(
     from the report of the generation's first node.
     """
     parts: dict[int, dict[int, GenerationOutcome]] = {}
-    # Two nodes may report the same end in different words.
+    # The report of `cause` comes first, because two nodes may report the same end in different words.
     for node in (*([cause] if cause is not None else []), *nodes):
         for each in node.generations or ():
             parts.setdefault(each.generation, {}).setdefault(node.rank, each)
@@ -363,7 +364,7 @@ def _generation(
     (ms UTC). several: whether the job has several nodes.
     """
     first = next(iter(told.values()))
-    # A lost node has reported nothing, but is a member.
+    # A lost node has reported nothing about the generation, but was a member of it.
     members = list(dict.fromkeys([*first.members, *sorted(parts)]))
     started = _of_known(min, (each.started for each in parts.values()))
     return replace(

@@ -26,13 +26,13 @@ _NAME = re.compile(r"(?:launches/([1-9][0-9]{0,5})/)?(launch|launched)\.json", r
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedMachines:
-    """The part of `launched.json` that maps machines to nodes."""
+    """The part of `launched.json` from which the node of each machine is known."""
 
     instances: Texts = field(default_factory=list)
     """Ids of the instances, in the order of their nodes; empty if EC2 refused the launch."""
     first_node: Count = 0
     replaces: Nodes = field(default_factory=list)
-    """Lost nodes in whose place the machines were launched."""
+    """Numbers of lost nodes in whose place the machines were launched."""
 
     @property
     def by_node(self) -> dict[int, str]:

@@ -169,7 +169,7 @@ OWN_FAILURES = tuple(
 )
 """Outcomes of a node that were caused neither by the end of the node's machine nor by another node."""
 UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
-"""Outcomes after which the rest of a run is not needed."""
+"""Outcomes after which the remaining results of a run are not needed."""
 OF_A_RUN = (
     Outcome.SUCCEEDED,
     Outcome.FAILED,

@@ -12,7 +12,7 @@ from bai_agent.job.record_types import Count, PortNumber, Text
 from bai_agent.light_dataclass import asdict, dataclass, field
 
 COORDINATOR = 0
-"""Rank of the node that decides for the job."""
+"""Rank of the node that makes the decisions about the job."""
 INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -44,7 +44,8 @@ class Peer:
     """A node of the attempt."""
 
     rank: Count
-    """The node's position among the nodes of its group, which is the node's group rank in a generation."""
+    """The node's rank among the job's nodes. In a generation, the node's group rank, which is its position
+    among the members."""
     address: _Address
     """Address at which the other nodes reach this node: an IP address or a host name."""
     slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1

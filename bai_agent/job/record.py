@@ -45,7 +45,8 @@ class JobRecord:
         return NodeRecord(self, rank, attempt)
 
     def nodes(self) -> list[NodeRecord]:
-        """Return the nodes that have objects, by attempt and rank. Raises StoreError."""
+        """Return the records of the nodes that have objects in the store, sorted by attempt and rank. Raises
+        StoreError."""
         found = [
             (int(attempt), int(rank))
             for attempt in self.store.folders(self.key("attempts/"))

@@ -1,7 +1,7 @@
 """Types of a job's record: events of a run, outcomes of nodes, and results. docs/run-directory.md is the
 reference.
 
-Both programs read these types with `bai_agent.decode`.
+`bai` and the agent read these types with `bai_agent.decode`.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class BenchmarkExit:
 
 @dataclass(frozen=True, kw_only=True)
 class NeverNumber:
-    """A metric whose matches were never numbers."""
+    """A metric whose pattern matched, but never matched a number."""
 
     count: Count
     first: Text

@@ -125,7 +125,8 @@ class Output:
     logged."""
 
     def __post_init__(self) -> None:
-        # A bad pattern that is detected only at the end would cost a whole run its result.
+        # The globs are checked now, because a bad glob that is detected only at the end would cost a whole
+        # run its result.
         for pattern in self.artifacts:
             if not is_glob_below(pattern):
                 raise ValueError(
@@ -231,7 +232,7 @@ class Repeat(WrittenRepeat):
 
     @property
     def arms_of_runs(self) -> list[str]:
-        """The name of each run's arm, by its number in records; empty without arms."""
+        """Number of a run in records → name of the run's arm. Empty if the job has no arms."""
         return [self.arms[arm].name for arm in self.sequence[self.warmup_runs :]] if self.arms else []
 
     @property

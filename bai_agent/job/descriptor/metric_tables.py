@@ -32,7 +32,7 @@ without a search."""
 
 
 class Better(str, Enum):
-    """Which direction of a metric is an improvement."""
+    """The direction in which a change of a metric is an improvement."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -158,8 +158,8 @@ class WrittenMetric(DeclaredTable):
         tuple[Pattern, ...], About.LINES_ABOVE, Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])
     ] = ()
     """Regular expressions for lines that describe the following values: named groups become labels, unit or
-    step. Several matches in one line are column heads. The first belongs to the first value of a later line,
-    the second to the second, and so on."""
+    step. Several matches in one line are column heads. The first column head belongs to the first value of a
+    later line, the second to the second value, and so on."""
     number: Annotated[NumberForm, About.LINE, Example("thousands")] = NumberForm.PLAIN
     """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, and `auto` reads all of
     these."""
@@ -199,7 +199,8 @@ class Metric(WrittenMetric):
     """Name and version of the preset's definition, for example "fio/2". The version is raised only if the
     metric's numbers change."""
     server: bool = False
-    """Whether the metric is searched in the output of the server of `[server]` instead of its client's."""
+    """Whether the metric is searched in the output of the server of `[server]` instead of the client's
+    output."""
 
     @property
     def preset(self) -> str | None:

@@ -35,7 +35,8 @@ class Restart(DeclaredTable):
     """When a failed benchmark is restarted within the same job: see [restarts.md](restarts.md)."""
 
     max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
-    """Largest number of restarts in the whole job. The next failure after that ends the job."""
+    """Largest number of restarts in the whole job. After this number of restarts, a further failure ends the
+    job."""
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
     """Time between a failure and the first restart. The time doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
@@ -50,8 +51,8 @@ class Elastic(DeclaredTable):
     `single_node`."""
 
     nodes: Annotated[int | None, in_range(1), Example(3)] = None
-    """Number of machines that the job starts with. Unset: the largest number of the range, or the smallest one
-    with `policy = "goodput"`."""
+    """Number of machines that the job starts with. Unset: the largest number of the range. With `policy =
+    "goodput"`, the smallest number."""
     policy: Annotated[SizePolicy | None, Example("fixed")] = None
     """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets a number. `"fixed"`:
     only `bai scale` changes the number. Unset: `"goodput"` for `adaptdl`, else `"fixed"`."""

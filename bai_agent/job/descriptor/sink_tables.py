@@ -60,9 +60,9 @@ class Kafka(SinkTable):
     sasl_password: Annotated[SecretReference | None, Example("env:KAFKA_PASSWORD")] = None
     """A reference to the password, as in `[env.secrets]`; never the password."""
     ssl_cafile: Annotated[str | None, Example("/etc/kafka/ca.pem")] = None
-    """Certificates that are trusted; unset: the system's."""
+    """Certificates that are trusted. Unset: the certificates of the system."""
     ssl_certfile: Annotated[str | None, Example("/etc/kafka/client.pem")] = None
-    """Certificate with which bai identifies itself."""
+    """Certificate with which bai identifies itself to the brokers."""
     ssl_keyfile: Annotated[str | None, Example("/etc/kafka/client.key")] = None
     """Private key of the certificate in `ssl_certfile`."""
     host_metrics: bool = False
@@ -97,8 +97,8 @@ class Prometheus(SinkTable):
     least one of `pushgateway` and `listen` is required. See [docs/sinks.md](sinks.md#prometheus)."""
 
     pushgateway: Annotated[WebAddress | None, Example("http://pushgateway:9091")] = None
-    """A Pushgateway to which metrics are pushed every few seconds. The Pushgateway keeps a run's group until
-    somebody deletes the group."""
+    """A Pushgateway to which metrics are pushed every few seconds. The Pushgateway keeps the metrics of a run
+    as a group until somebody deletes this group."""
     username: Annotated[FilledText | None, Example("metrics")] = None
     """The user's name, if the Pushgateway requires HTTP basic authentication."""
     password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
@@ -139,6 +139,6 @@ class CloudWatch(SinkTable):
     high_resolution: bool = False
     """Whether CloudWatch stores a value for each second instead of each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None
-    """The log group's region; unset: the machine's."""
+    """The log group's region. Unset: the machine's region."""
     host_metrics: bool = False
     """Whether host metrics are sent as well."""

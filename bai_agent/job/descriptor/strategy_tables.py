@@ -42,7 +42,7 @@ class StrategyTable:
     min_nodes: int | None = None
     """Smallest number of nodes with which an elastic job runs. None if the job is fixed."""
     processes_per_node: str = "1"
-    """A number, or "gpus" for one process per GPU."""
+    """Number of the benchmark's processes per node, or "gpus" for one process per GPU."""
     launch: MpiLaunch = MpiLaunch.MPIRUN
     """Which program starts mpirun, with the strategies `horovod` and `mpi`. With `user`, the benchmark's
     command starts mpirun itself."""
@@ -118,7 +118,7 @@ class ReadinessProbe(DeclaredTable):
     success_threshold: Annotated[int, in_range(1, 1000), Example(1)] = 1
     """Number of successful probes in a row after which the server is ready."""
     failure_threshold: Annotated[int, in_range(1, 1000), Example(3)] = 3
-    """Accepted but ignored, because the client waits for `limits.join` however many probes fail."""
+    """Accepted but ignored, because the client waits for `limits.join`, no matter how many probes fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Server:
     script: str | None = None
     """The text of a script that starts the server."""
     env: dict[VariableName, str] = field(default_factory=dict)
-    """The server's environment variables, in place of the benchmark's."""
+    """The server's environment variables, in place of the benchmark's variables."""
     readiness_probe: ReadinessProbe | None = None
 
     def __post_init__(self) -> None:

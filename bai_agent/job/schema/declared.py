@@ -37,7 +37,7 @@ def wrong(problem: str, fix: str) -> MistakeError:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A marker of a field with constraints of the field's value in addition to its type."""
+    """A marker of a field. It adds constraints of the field's value to those of the field's type."""
 
     mistake: Callable[[Any], Mistake | None]
     schema: Mapping[str, object] = field(default_factory=dict)

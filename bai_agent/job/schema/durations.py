@@ -12,7 +12,8 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 def parse_duration(text: str) -> timedelta:
     """Return the duration that is written in `text`, to the millisecond.
 
-    Raises ValueError with a sentence for the user. Units: d, h, m, s, ms; several parts are added ("1h30m").
+    Raises ValueError with a sentence for the user. The units are d, h, m, s and ms. Several parts are added
+    ("1h30m").
     """
     cleaned = text.strip().replace(" ", "")
     parts = _PART.findall(cleaned)
