@@ -1,4 +1,4 @@
-"""Starts `bai`. Until a command begins, Ctrl-C ends `bai` with one sentence instead of a traceback."""
+"""Starts `bai`. Until a command begins to run, Ctrl-C ends `bai` with one sentence instead of a traceback."""
 
 import gc
 

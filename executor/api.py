@@ -50,8 +50,8 @@ def plan(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> dict[str, Any]:
-    """Return the plan of `bai plan --json`: the job descriptor and, on EC2, the launch. The call changes
-    nothing.
+    """Return the plan that `bai plan --json` prints: the job descriptor and, on EC2, the launch. The call
+    changes nothing.
 
     on: "local" for this machine, "ec2" for instances; if None, the descriptor decides. set: keys of the
     descriptor in the form of `--set`, with Python values: {"limits.max_runtime": "2h"}. arguments, job_id,
@@ -237,8 +237,8 @@ def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucke
 def _read(
     job_request: JobRequest, jobs: JobScope, on_progress: OnProgress, *, job_id: str | None
 ) -> Iterator[tuple[JobRequest, Descriptor, Backend]]:
-    """Return the request with its references resolved, the request's descriptor, and the backend; report
-    warnings."""
+    """Return the request with its references resolved, its descriptor, and the backend. Warnings are passed
+    to `on_progress`."""
     from executor.descriptor import render_findings
     from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request

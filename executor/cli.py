@@ -39,12 +39,14 @@ class _Command(NamedTuple):
     function: str
     """The command's module in `executor/commands/`, and the command's function in that module."""
     help: str
-    """First sentence of the function's docstring, so that `bai --help` imports no command."""
+    """First sentence of the function's docstring. It is repeated here, so that `bai --help` does not import
+    the commands' modules."""
     starts: bool = False
-    """Whether the command starts a job. Until the job is started, Ctrl-C is answered with "nothing was
-    started"."""
+    """Whether the command starts a job. Until the job is started, Ctrl-C ends the command with the message
+    "nothing was started"."""
     tidies: bool = False
-    """After the command, also terminate this user's expired machines on the backends it used."""
+    """Whether `bai` also terminates this user's expired machines after the command, on the backends that the
+    command used."""
     kind: str | None = None
     """Name of a class in the command's module that reads the command line, if the command has a syntax of its
     own; None if Typer's usual class reads it."""
@@ -110,7 +112,7 @@ _COMMANDS = {
 
 def group() -> TyperGroup:
     """Return `bai` with all its commands."""
-    # Typer is imported only now, because importing Typer takes a third of a short command's time.
+    # Typer is imported only now, because its import takes a third of a short command's time.
     from executor.commands.options import command_group
 
     return command_group({name: each.help for name, each in _COMMANDS.items()}, _load)
@@ -139,7 +141,8 @@ def _load(name: str) -> LoadedCommand:
 
 
 def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., None]:
-    """Return a command that exits quietly if its output is closed."""
+    """Wrap a command's function: it exits quietly if standard output was closed, tidies up, and adds options
+    to suggested commands."""
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -188,7 +191,8 @@ def _tidy(options: JobOptions) -> None:
 
 
 def main() -> None:
-    """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 after a signal, 141 after a closed pipe."""
+    """Run `bai`. The exit codes are those in `bai_agent.job.outcome`, 130 or 143 after a signal, and 141
+    after the reader closed the pipe."""
     try:
         _run()
     except SystemExit as end:
@@ -247,7 +251,8 @@ def _refuse(error: BaiError) -> ExitCode:
 
 
 def _error_table(error: BaiError) -> dict[str, Any]:
-    """Return the JSON for a failed command. The user reads the same message on stderr."""
+    """Return what a failed command prints as JSON. The same message is also printed to stderr for the
+    user."""
     findings = [each.as_table() for each in getattr(error, "findings", ())]
     table = {"type": "error", "exit_code": int(exit_code_of(error)), "message": str(error)}
     return {**table, "findings": findings} if findings else table

@@ -55,7 +55,7 @@ class NextStepError(BaiError):
 
 
 class UsageError(NextStepError):
-    """A request is invalid; the message says how to correct it."""
+    """The user's request is invalid. The message says how to correct it."""
 
 
 class DeadAgentError(UsageError):
@@ -67,7 +67,7 @@ class AwsCredentialsError(UsageError):
 
 
 class NotStartedError(BaiError):
-    """A job ended before any of its processes ran; its result contains the reason."""
+    """A job ended before any of its processes ran. The job's result contains the reason."""
 
     def __init__(self, sentence: str, outcome: Outcome) -> None:
         super().__init__(sentence)
@@ -91,15 +91,16 @@ class JobFetchError(BaiError):
 
 
 class StillGoesOnError(BaiError):
-    """The job did not end within the time to wait."""
+    """The job did not end within the time for which the caller wanted to wait."""
 
 
 class ScriptsError(BaiError):
-    """The scripts' folder cannot be copied; the message names the file and the remedy."""
+    """The scripts' folder cannot be copied. The message names the file that is the problem, and the
+    remedy."""
 
 
 class PlanError(BaiError):
-    """A valid descriptor cannot be run in the requested way."""
+    """The descriptor is valid, but the job cannot be run as the user has requested."""
 
 
 class ExportError(BaiError):
@@ -116,7 +117,7 @@ class RefusedError(BaiError):
 
 
 class SendError(BaiError):
-    """Kafka did not accept a message; a later attempt may succeed."""
+    """Kafka did not accept a message. A later attempt can succeed."""
 
 
 class MessageTooLargeError(BaiError):
@@ -124,11 +125,11 @@ class MessageTooLargeError(BaiError):
 
 
 class WheelError(BaiError):
-    """A wheel is not in the cache, and cannot be downloaded."""
+    """A wheel for the agent's bundle is not in the cache and cannot be downloaded."""
 
 
 class AwsError(BaiError):
-    """AWS refused a request, or did not answer; the message names the call. `code` is AWS's error code; empty
+    """AWS refused a request or did not answer. The message names the call. `code` is AWS's error code; empty
     if AWS sent no code."""
 
     def __init__(self, message: str, *, code: str = "") -> None:

@@ -15,7 +15,8 @@ from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import locked, make_folder, write_atomic
 
 _LOCK = "lock"
-"""Name of the lock file. The process that owns the folder holds the lock as long as the process runs."""
+"""Name of the lock file in an owned folder. The process that owns the folder holds the lock as long as it
+runs."""
 _TRIES = 20
 _KEPT = 5
 """Number of most recently used files that are kept in each folder of the cache. Several files are kept
@@ -26,8 +27,8 @@ within minutes after it was built."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for wheels, bundles and indexes of jobs. Raises RuntimeError without a home
-    folder."""
+    """Return this user's cache folder for wheels, bundles and indexes of jobs. Raises RuntimeError if the
+    user has no home folder."""
     named = environment.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "bai"
 
@@ -66,7 +67,7 @@ def new_owned_folder(
         except BusyError:
             continue  # Another process is cleaning up this folder at the moment.
         except FileNotFoundError as error:
-            # Another process has just cleaned up the folder, or no folder can be created in `parent`.
+            # Another process has just removed the new folder, or no folder can be created in `parent`.
             last = error
         else:
             if folder.is_dir():
@@ -75,10 +76,11 @@ def new_owned_folder(
 
 
 def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -> Path:
-    """Return a new folder for temporary files, which is removed when `stack` is closed. Raises OSError. near:
-    parent folder, which this user must own; by default the system's folder for temporary files.
+    """Create a folder for temporary files and return its path. The folder is removed when `stack` is closed.
+    Raises OSError. near: parent folder, which must belong to this user; by default the system's folder for
+    temporary files.
     """
-    # The module is imported here because most commands create no temporary folder.
+    # `tempfile` is imported here, because most commands create no temporary folder.
     from tempfile import gettempdir
 
     parent = near or Path(gettempdir())

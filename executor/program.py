@@ -20,7 +20,8 @@ def program() -> str:
 
 
 def called(started: str, *, path: str | None, folder: Path) -> str:
-    """Return the command for the program that was `started` in `folder`, with `path` as PATH."""
+    """Return the command that starts a program again. started: how the program was started in `folder`. path:
+    the shell's PATH."""
     here = Path(os.path.abspath(folder / started))  # noqa: PTH100 - resolve() would follow links
     if here.name != _NAME or not here.exists():
         # The program was started as a Python module or by a test, so there is no path that would start it
@@ -35,5 +36,5 @@ def called(started: str, *, path: str | None, folder: Path) -> str:
 
 
 def command(*words: str) -> str:
-    """Return a command of this program with `words` as arguments, quoted for a shell."""
+    """Return a command line of this program with the arguments `words`, quoted for a shell."""
     return " ".join((program(), shlex.join(words)))

@@ -46,8 +46,8 @@ def amount(value: float, units: str, *, floor: float | None = None) -> str:
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Return numbers padded with spaces at their ends, so that their decimal points align in a right-aligned
-    column."""
+    """Add spaces to the ends of the numbers `texts`, so that their decimal points are aligned in a
+    right-aligned column."""
     ends = [match.end() if (match := _WHOLE.match(text)) else 0 for text in texts]
     longest = max((len(text) - end for text, end in zip(texts, ends, strict=True) if end), default=0)
     return [
@@ -95,5 +95,5 @@ def listed(texts: Sequence[str], most: int) -> str:
 
 
 def percent(share: float, form: str = ".1f") -> str:
-    """Return a share as text, for example "12.5 %". form: format of the number."""
+    """Return a share as text, for example "12.5 %". form: Python format of the number."""
     return f"{100 * share:{form}} %"

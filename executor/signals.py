@@ -1,4 +1,4 @@
-"""Converts signals into exceptions, so that an interrupted command can report what still runs."""
+"""Converts signals to exceptions, so that an interrupted command can report which jobs still run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _AGAIN_SECONDS = 0.01
 
 
 class SignalError(KeyboardInterrupt):
-    """A signal ends this process. `SignalError` is not derived from Exception, so that libraries do not catch
-    it."""
+    """A signal told this process to end. `SignalError` is not derived from Exception, so that libraries do
+    not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,7 +25,8 @@ class SignalError(KeyboardInterrupt):
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Raise SignalError at the first Ctrl-C or SIGTERM. A second signal ends the process at once."""
+    """While the context is open, the first Ctrl-C or SIGTERM raises SignalError. A second signal ends the
+    process at once."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if before[signal.SIGINT] is _end_quietly:
         before[signal.SIGINT] = signal.default_int_handler
@@ -58,13 +59,14 @@ def _builds_a_model(frame: FrameType | None) -> bool:
 
 
 def end_quietly_until_a_command_begins() -> None:
-    """Make Ctrl-C end this process with one sentence, unless the caller ignores Ctrl-C."""
+    """Make Ctrl-C end this process with one sentence, unless the process that started it ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_quietly)
 
 
 def command_begins() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt again, because the command now reports what still runs."""
+    """Make Ctrl-C raise KeyboardInterrupt again. From now on, the command itself reports which jobs still
+    run."""
     if signal.getsignal(signal.SIGINT) is _end_quietly:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

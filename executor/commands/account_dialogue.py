@@ -1,4 +1,4 @@
-"""The options of `bai setup`, and the questions that it asks the user."""
+"""The options of `bai setup`, and its dialogue with the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.commands.printing import print_result, say
 from executor.errors import UsageError
 from executor.program import command
 
-# Modules that only one command needs are imported in it.
+# Modules that only one command needs are imported in that command's functions.
 if TYPE_CHECKING:
     from executor.backends.ec2.setup.account_setup import AccountSetup, Choices, Network, WatcherChoices
     from executor.backends.ec2.setup.stacks import StackChange
@@ -28,13 +28,13 @@ _COST = (
 )
 _WATCHER_COST = "The watcher costs about half a USD a month."
 NAME = "bai"
-"""Default prefix of the names of all resources."""
+"""Default prefix of the names of all AWS resources that `bai setup` creates."""
 PRINTED = ("data", "account", "watcher", "policy", "watcher-policy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetupOptions(OptionTable):
-    """The options of a call. An option is None if it was not given."""
+    """The options of a call of `bai setup`. An option is None if it was not given."""
 
     region: Annotated[
         str | None,
@@ -144,11 +144,12 @@ class SetupOptions(OptionTable):
 
     @property
     def data_buckets(self) -> tuple[str, ...] | None:
-        """Names of the other buckets that instances may read."""
+        """Names of the other buckets that instances are allowed to read."""
         return None if self.data_bucket is None else tuple(each for each in self.data_bucket if each)
 
     def ask(self, question: str, given: bool | None, default: bool) -> bool:
-        """Return an answer: that of the option, that of the user, or the default with --yes."""
+        """Return the answer to a yes-or-no question: the value of the option, the default with --yes, or what
+        the user answers."""
         if given is not None or self.yes:
             return default if given is None else given
         _need_terminal()
@@ -156,7 +157,7 @@ class SetupOptions(OptionTable):
         return answer
 
     def ask_text(self, question: str, given: str | None, default: str | None) -> str:
-        """Return a text: that of the option, that of the user, or the default with --yes."""
+        """Return a text: the value of the option, the default with --yes, or what the user enters."""
         if given is not None or (self.yes and default is not None):
             return given or default or ""
         if self.yes:
@@ -173,7 +174,7 @@ def _need_terminal() -> None:
 
 @dataclass(frozen=True)
 class SetupDialogue:
-    """A call of `bai setup`."""
+    """Carries out one call of `bai setup`."""
 
     given: SetupOptions
     json_: bool
@@ -187,7 +188,8 @@ class SetupDialogue:
         changes = setup.propose(wanted)
         archive = self._archive(wanted)
         if not changes and archive is not None:
-            # If the other stacks do not exist yet, the change is shown only after they have been created.
+            # If the other stacks do not exist yet, the watcher's change is shown only after they have been
+            # created.
             changes = [*filter(None, [setup.propose_watcher(wanted, network, archive)])]
         if not changes:
             say(f"no change: the stacks {' and '.join(setup.stack_names)} are as they should be")
@@ -218,7 +220,7 @@ class SetupDialogue:
         self._examine()
 
     def _archive(self, wanted: Choices) -> WatcherArchive | None:
-        """Return the watcher's archive; None if no watcher is wanted."""
+        """Build and return the archive with the watcher's code; None if the user wants no watcher."""
         from executor.backends.ec2.watcher.archive import build_watcher
         from executor.owned_folders import cache_folder
 
@@ -232,7 +234,7 @@ class SetupDialogue:
         network: Network,
         archive: WatcherArchive | None,
     ) -> None:
-        """Execute the changes, and then the change of the watcher."""
+        """Execute the changes of the stacks. The watcher's stack is changed last."""
         watcher = setup.stack("watcher")
         for change in changes:
             if change.stack != watcher:
@@ -252,8 +254,8 @@ class SetupDialogue:
         self._show({"stack": change.stack, "changes": list(change.lines)}, lines)
 
     def _agreed(self, setup: AccountSetup, changes: Sequence[StackChange], wanted: Choices) -> bool:
-        """Show the changes with their cost, and ask for confirmation. After "no" or Ctrl-C, the changes are
-        discarded."""
+        """Show the changes and their cost, and ask for confirmation. Return the answer. After "no" or Ctrl-C,
+        the changes are discarded."""
         for change in changes:
             self._show_change(change)
         say(_COST if wanted.watcher is None else f"{_COST} {_WATCHER_COST}")
@@ -273,7 +275,7 @@ class SetupDialogue:
         return agreed
 
     def _tell(self, made: Mapping[str, str], region: str) -> None:
-        """Print how jobs and users use the new resources."""
+        """Print how jobs and users can use the new resources."""
         from executor.backends.ec2.setup.templates import file_system_server
         from executor.descriptor.toml_text import toml_value
 
@@ -305,7 +307,8 @@ class SetupDialogue:
             return
         check_machines(setup)
         end_watcher(setup)
-        # Done before the names of the resources disappear with the stacks.
+        # The configuration is changed before the stacks are removed, because the names of the resources are
+        # read from the stacks.
         self._unconfigure(
             {
                 "instance_profile": made.get("InstanceProfile"),
@@ -325,8 +328,8 @@ class SetupDialogue:
         return account_setup(replace(settings, region=region), name, say)
 
     def _choices(self, setup: AccountSetup, before: Choices | None, network: Network) -> Choices:
-        """Return the choices: the options and the answers; for all others, the existing values or the
-        defaults."""
+        """Return what the user wants: the values of options and the answers to questions. All other values
+        are the existing ones or the defaults."""
         from executor.backends.ec2.setup.account_setup import Choices
 
         given = self.given
@@ -337,8 +340,8 @@ class SetupDialogue:
             raise UsageError(
                 f"{setup.name} has the bucket {before.bucket}, which stays; for another one set up another --name"
             )
-        # An earlier choice about the network is kept, because the network no longer seems to need an endpoint
-        # after it exists.
+        # An earlier choice about the network's endpoint is kept: after the endpoint was created, the network
+        # no longer seems to need one.
         vpc, tables = before.vpc or network.vpc, before.route_tables
         if given.endpoint is False:
             tables = ()
@@ -382,7 +385,7 @@ class SetupDialogue:
                 )
             return None
         there = before or WatcherChoices(owners=f"amazon,{setup.account}")
-        # The watcher's own reservation is not counted again.
+        # The watcher's own reservation of concurrency is not counted again.
         why = None if before is not None and before.reserved else setup.why_unreserved()
         if why is not None:
             say(why)
@@ -405,7 +408,7 @@ class SetupDialogue:
             edit.write()
 
     def _unconfigure(self, values: Mapping[str, Any]) -> None:
-        """Remove the keys that have these values from the configuration."""
+        """Remove from the configuration each key that has the given value."""
         from executor.backends.ec2.setup.config_edit import configured
         from executor.configuration.config import config_file
 

@@ -1,4 +1,4 @@
-"""`bai compare` draws conclusions from runs. `bai ab` runs several descriptors by turns, in one job on one
+"""`bai compare` draws conclusions from runs. `bai ab` runs several descriptors in turns, in one job on one
 machine."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executor.commands.options import DataRootOption, JobIdOption, JsonOption, O
 from executor.commands.printing import print_json, say
 from executor.errors import UsageError
 
-# `bai --help` and each shell completion load this module, so the imports of a comparison are in the
+# `bai --help` and each shell completion load this module, so modules that a comparison needs are imported in
 # functions.
 if TYPE_CHECKING:
     from executor.analysis.baseline import AgainstHistory
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from executor.jobs.compared import RunReader, Side
 
 FOUND = 1
-"""Exit code if a metric is worse, or a condition of `--fail-if` holds."""
+"""Exit code if a metric is worse, or if a condition of `--fail-if` holds."""
 UNJUDGED = 2
 
 
@@ -111,7 +111,7 @@ def compare(
 
 
 class _Found(NamedTuple):
-    """A comparison that is to be printed and judged."""
+    """A comparison that the command prints, and from which it computes the exit code."""
 
     title: str
     blocks: Sequence[Block]
@@ -154,7 +154,8 @@ def _against_history(
 
 
 def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, float]:
-    """Return the scatter of earlier runs, by metric, if a side has only one run; otherwise an empty table."""
+    """If a side has only one run, return the scatter of earlier runs of the first side's job, by metric.
+    Otherwise, return an empty table."""
     if min(len(side.runs) for side in sides) >= 2:
         return {}
     known = {job.runs.job_id for side in sides for job in side.jobs}
@@ -162,7 +163,7 @@ def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, floa
 
 
 def _exit_code(compared: Sequence[Comparison | AgainstHistory], conditions: Sequence[Condition]) -> int:
-    """Report the conditions that hold, and those that cannot be judged with the reason. Return the exit
+    """Print which conditions of `--fail-if` hold, and which cannot be judged and why. Return the exit
     code."""
     from executor.analysis.condition import judge
 
@@ -241,7 +242,7 @@ def ab(
 
 
 def _share(text: str) -> float:
-    """Return "2%" as 0.02. Raises UsageError."""
+    """Convert a percentage such as "2%" to 0.02. Raises UsageError."""
     from pydantic import TypeAdapter, ValidationError
 
     from bai_agent.job.schema.field_types import PositivePercentage

@@ -1,4 +1,4 @@
-"""Commands about benchmark descriptors. None of them runs a benchmark."""
+"""Commands about benchmark descriptors. These commands run no benchmark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from executor.commands.options import (
 from executor.commands.printing import print_findings, print_json, say
 from executor.documents.text import tell
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in its function.
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -87,7 +88,7 @@ def validate(
 
 
 def _with_arguments(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield the files. A folder is combined with the next file, which is the script in it."""
+    """Yield the files. A folder and the file after it are combined: the file is a script in the folder."""
     left = list(files)
     while left:
         file = left.pop(0)
@@ -96,24 +97,24 @@ def _with_arguments(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ..
 
 @dataclass(frozen=True)
 class _Checked:
-    """A file that was checked."""
+    """The result of checking one file."""
 
     file: Path
     descriptor: Descriptor | None
-    """The descriptor; None if it has a mistake."""
+    """The file's descriptor; None if it has a mistake."""
     findings: Sequence[Finding]
     here: bool
     """Whether the job would run on this machine."""
 
     @property
     def examples(self) -> list[dict[str, Any]]:
-        """Values that each metric finds in its example."""
+        """The values that each metric's pattern finds in the metric's example."""
         from executor.descriptor.checks.metric_checks import try_examples
 
         return try_examples(self.descriptor) if self.descriptor is not None else []
 
     def as_table(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
+        """Return the result as JSON values."""
         uses = _uses(self.descriptor) if self.descriptor is not None else []
         return {
             "file": str(self.file),
@@ -125,7 +126,8 @@ class _Checked:
 
 
 def _checked(request: JobRequest, backends: Backends) -> _Checked:
-    """Check a file. Its backend is also checked if it is this machine or was requested."""
+    """Check a descriptor file. The backend's requirements are also checked if the backend is this machine or
+    was named by `--on`."""
     from executor.descriptor import has_errors
     from executor.descriptor.override_places import expected_origins, name_flag, name_option
     from executor.jobs.earlier_jobs import without_earlier_jobs
@@ -138,8 +140,8 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
         return _Checked(request.file, None, findings, here=False)
     engine = backends.of_engine(descriptor.info.execution_engine)
     here = engine is not None and not engine.remote
-    # If only the descriptor names another backend, this machine's configuration may not be meant for that
-    # backend.
+    # If only the descriptor names another backend, this machine's configuration is possibly not meant for
+    # that backend.
     if request.on is not None or here:
         backend = backends.of_request(request, descriptor)
         here = not backend.remote
@@ -155,7 +157,7 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
 def _combination_mistakes(
     request: JobRequest, descriptor: Descriptor, findings: Sequence[Finding]
 ) -> Sequence[Finding]:
-    """Return the mistakes of the first combination of `[matrix]` that has mistakes."""
+    """Return the mistakes in the first combination of `[matrix]` that has any."""
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import UNDRAWN_ID, FindingsError
 
@@ -201,7 +203,7 @@ def presets(
 
 
 def _preset_table(preset: Preset) -> dict[str, Any]:
-    """Return a preset as JSON values: for each metric the keys in its file."""
+    """Return a preset as JSON values, which are the keys of each metric in the preset's file."""
     return {
         "name": preset.name,
         "title": preset.title,
@@ -286,7 +288,7 @@ def _show_plan(
     show_user_data: bool,
     json_: bool,
 ) -> None:
-    """Print the plan of a job, or its user data."""
+    """Print the plan of a job, or the user data with which its instances start."""
     from executor.documents.trial import use_text
     from executor.errors import UsageError
     from executor.planning.requested_job import new_job_id
@@ -294,7 +296,8 @@ def _show_plan(
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:
-        # User data that is pasted into the console runs under this id, so each print gets a new id.
+        # If the user pastes the printed user data into the EC2 console, the job runs with the id in it.
+        # Therefore, each print has a new id.
         job_id = new_job_id(job_request, descriptor)
     with backend.plan(job_request, descriptor, job_id=job_id, on_progress=say) as planned:
         if user_data:
@@ -358,8 +361,8 @@ def _uses(descriptor: Descriptor) -> list[PresetUse]:
 
 
 def _in_a_line(descriptor: Descriptor, *, here: bool, place: str) -> str:
-    """Return the command, its backend, and the number of metrics and sources. here: on this machine; place:
-    name of another backend."""
+    """Return a descriptor in one line: its command, its backend, and the numbers of metrics and sources.
+    here: whether it runs on this machine. place: name of the other backend."""
     code = descriptor.ml.benchmark_code or ""
     args = descriptor.ml.args or ""
     lines = code.strip().splitlines()

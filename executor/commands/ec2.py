@@ -1,4 +1,4 @@
-"""Commands about EC2 itself and its configuration. No other commands depend on EC2."""
+"""Commands about EC2 itself and bai's configuration for it. No other commands depend on EC2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from executor.commands.printing import print_json, print_result, say
 from executor.documents.text import tell
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in its function.
 if TYPE_CHECKING:
     from executor.backends.ec2.monitor.reaper import Reaped
     from executor.backends.ec2.staging_bucket import Upload
@@ -62,7 +63,7 @@ def doctor(
 
 
 def print_health(settings: Settings, job_request: JobRequest | None, *, json_: bool) -> ExitCode | None:
-    """Print the findings of `bai doctor`; return its exit code if something fails, else None."""
+    """Print the findings of `bai doctor`. Return the exit code if a check fails, and None otherwise."""
     from executor.backends.ec2.doctor.doctor import examine
     from executor.backends.ec2.doctor.doctor_findings import Health
 
@@ -191,7 +192,7 @@ def _read_pause(text: str) -> timedelta:
 
 
 class _Reaping:
-    """A call of `bai reap`."""
+    """Carries out one call of `bai reap`."""
 
     def __init__(self, settings: Settings, *, dry_run: bool, every: timedelta | None, json_: bool) -> None:
         from executor.backends.ec2.bucket_store import bucket_store
@@ -201,10 +202,10 @@ class _Reaping:
 
         self._dry_run, self._json = dry_run, json_
         self.count = 0
-        """Machines and jobs found by all checks."""
+        """Number of machines and jobs that all checks have found."""
         self.troubles = 0
         self._said: set[str] = set()
-        """Sentences that the last check printed, which are not repeated."""
+        """Sentences that the last check printed. The next check does not print them again."""
         self._saying: set[str] = set()
         self._look = BucketLook(
             settings=settings,
@@ -229,7 +230,7 @@ class _Reaping:
         try:
             with raised_signals():
                 while True:
-                    # The pause starts at the end of a check, so that checks never overlap.
+                    # The pause starts after the end of a check, so that two checks never overlap.
                     self.look(regions)
                     time.sleep(pause.total_seconds())
         except SignalError as ended:
@@ -266,7 +267,7 @@ class _Reaping:
             say(sentence)
 
     def _is_news(self, sentence: str) -> bool:
-        """Return whether a sentence was not printed at the last check."""
+        """Return whether a sentence is new, that is, the last check did not print it."""
         self._saying.add(sentence)
         return sentence not in self._said
 

@@ -14,7 +14,8 @@ from executor.commands.job_options import JobOptions, label_values, time_ago
 from executor.commands.options import JobArgument, JsonOption, StoreOption
 from executor.commands.printing import print_done, print_result, say
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in its function.
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -111,7 +112,7 @@ def prune(
 
 
 def _confirmed(pruning: _Pruning) -> bool:
-    """Show the deletions, and ask for confirmation."""
+    """Show what would be deleted, and ask for confirmation. Return the answer."""
     what = pruning.run(dry_run=True, json_=False)
     if what is None:
         say("nothing to delete")
@@ -124,7 +125,7 @@ def _confirmed(pruning: _Pruning) -> bool:
 
 @dataclass
 class _Pruning:
-    """A call of `bai prune`."""
+    """Carries out one call of `bai prune`."""
 
     store: DirectoryStore
     before_ms: int
@@ -132,8 +133,8 @@ class _Pruning:
     failed: int = 0
 
     def run(self, *, dry_run: bool, json_: bool, silent: bool = False) -> str | None:
-        """Delete the items, or only list them; print each item unless `silent`. Return a text with their
-        number and size; None if there are none."""
+        """Delete the jobs and environments, or only list them. Each is printed unless `silent`. Return a text
+        with their number and total size; None if there are none."""
         from bai_agent.requirements.venv_cache import venv_cache
         from executor.jobs.prune import prune_jobs, prune_venvs
         from executor.quantities import size

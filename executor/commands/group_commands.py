@@ -1,4 +1,4 @@
-"""The parts of commands that handle a group of jobs, which `[matrix]` makes."""
+"""The parts of commands that handle a group of jobs. `[matrix]` in a descriptor defines a group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from executor.documents.text import tell
 from executor.errors import UsageError
 from executor.jobs.job_group import GroupRecord
 
-# The imports for a run and for a comparison are in the functions, because `bai status` needs neither.
+# Modules for a run and for a comparison are imported in functions, because `bai status` needs neither.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor
     from executor.jobs.group_comparison import GroupComparison, GroupView
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> int:
-    """Create the group of `job_request` and run it; return the worst exit code of its jobs. An existing group
-    is continued."""
+    """Create the group that `job_request` describes, and run it. Return the worst exit code of its jobs. If
+    the group exists already, it is continued."""
     from executor.jobs.resolved_request import FetchedScripts
     from executor.signals import SignalError, raised_signals
 
@@ -44,8 +44,8 @@ def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | N
 def _make_group(
     job_request: JobRequest, options: JobOptions, fetched: FetchedScripts, *, group_id: str | None
 ) -> tuple[GroupRecord, JobOptions]:
-    """Create the group of `job_request` in its store unless it exists. Return it, and the options that find
-    it."""
+    """Create the group that `job_request` describes in its store, unless it exists there. Return the group,
+    and the options with which commands find it."""
     from executor.jobs.resolved_request import fetched_digest, resolved_request
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import check_id, read_file
@@ -63,7 +63,8 @@ def _make_group(
         with resolved_request(given, descriptor, options, job_id=None, fetched=fetched) as (resolved, _):
             return resolved
 
-    # All jobs use the same artifacts and scripts, even if newer ones appear meanwhile.
+    # All jobs of the group use the same artifacts and scripts, even if newer ones appear while the group
+    # runs.
     digest = partial(fetched_digest, fetched=fetched, leave_out=group.left_out)
     plan, findings = matrix_plan(job_request, drawn, resolve=resolve, digest=digest)
     print_findings(findings)
@@ -79,7 +80,7 @@ def _make_group(
 
 
 def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> None:
-    """Print the combinations of a group, each with the maximum cost of a job. Changes nothing."""
+    """Print the combinations of a group, each with the maximum cost of a job. Nothing is created."""
     from executor.documents.group_document import plan_blocks
     from executor.jobs.resolved_request import FetchedScripts, resolved_request
     from executor.planning.matrix import matrix_plan
@@ -108,7 +109,8 @@ def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | 
 
 
 def continue_group(group: GroupRecord, options: JobOptions, *, json_: bool) -> int:
-    """Run a group to its end and print its comparison; return the worst exit code of its jobs."""
+    """Run a group to its end, and print the comparison of its combinations. Return the worst exit code of its
+    jobs."""
     from executor.jobs.resolved_request import FetchedScripts
 
     with FetchedScripts() as fetched:
@@ -129,7 +131,7 @@ def _follow_group(group: GroupRecord, options: JobOptions, fetched: FetchedScrip
             run = GroupRun(group=group, plan=plan, scope=options, listener=listener, fetched=fetched)
             code = run.run()
     except LeftError as left:
-        # After Ctrl-C the group has been cancelled, or was about to be.
+        # After Ctrl-C, the group has been cancelled, or is just being cancelled.
         word, effect = ("cancel", "asks them to end") if interrupts.count > 1 else ("resume", "continues")
         next_step = f"`{options.command(word, group.group_id)}` {effect}"
         say(f"no longer following; the running jobs go on, and no further one starts: {next_step}")
@@ -159,8 +161,8 @@ def group_status(group: GroupRecord, options: JobOptions, *, wait: bool, json_: 
 
 
 def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: bool) -> None:
-    """Prevent further jobs of a group from starting, and ask the running jobs to end. Raises the first error
-    about one of these."""
+    """Prevent further jobs of a group from starting, and ask its running jobs to end. If jobs cannot be
+    asked, raises the error about the first."""
     first = group.cancel()
     running = [
         each for each in _view(group, options).jobs if each.status is not None and each.status.outcome is None
@@ -181,7 +183,7 @@ def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: b
 
 
 def compare_group(group: GroupRecord, options: JobOptions, *, output: Path | None, json_: bool) -> None:
-    """Print a row for each combination of a group."""
+    """Print a comparison with a row for each combination of a group."""
     compared = group_comparison(group, options)
     _print(compared, json_=json_)
     if output is not None:
@@ -190,15 +192,15 @@ def compare_group(group: GroupRecord, options: JobOptions, *, output: Path | Non
 
 
 def group_comparison(group: GroupRecord, options: JobOptions) -> GroupComparison:
-    """Return the numbers of a group. Raises StoreError, RecordError."""
+    """Return the comparison of a group's combinations. Raises StoreError, RecordError."""
     from executor.jobs.group_comparison import compared_group
 
     return compared_group(_view(group, options))
 
 
 def write_page(compared: GroupComparison, form: str, output: Path | None) -> None:
-    """Write the report of a group. output: None: standard output. Raises UsageError for a format that groups
-    do not support."""
+    """Write the report of a group to `output`, or to standard output if it is None. Raises UsageError for a
+    format that groups do not support."""
     from executor.documents.group_document import combination_blocks, job_blocks
     from executor.report.html import html_page
     from executor.report.markdown import markdown_page

@@ -1,5 +1,6 @@
-"""The options about job stores and AWS, which suggested commands repeat; options that override values of a
-descriptor; options that make a descriptor from a script; checks of single values."""
+"""Options that several commands have in common: those about job stores and AWS, which suggested commands
+repeat; those that override values of a descriptor; and those that make a descriptor from a script. Also
+checks of single values."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from executor.errors import NextStep, UsageError
 from executor.jobs.scope import JobScope
 from executor.program import command
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in functions.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend
     from executor.descriptor.overrides import Override
@@ -27,19 +29,20 @@ class JobOptions(JobScope):
     """The options about AWS and the job store. An option is None if it was not given."""
 
     def command(self, *words: str) -> str:
-        """Return the command line for `words` with these options added, quoted for a shell."""
+        """Return the command line of `bai` with the arguments `words` and these options, quoted for a
+        shell."""
         named = ((name, getattr(self, name)) for name in ("store", "profile", "region", "bucket"))
         given = [text for name, value in named if value is not None for text in (f"--{name}", value)]
         return command(*words, *given)
 
     def with_next_step(self, sentence: str, next_step: NextStep | None) -> str:
-        """Return `sentence`, followed by the command that helps."""
+        """Return `sentence`, followed by the command that the user should run next."""
         if next_step is None:
             return sentence
         return f"{sentence}; `{self.command(*next_step.words)}` {next_step.effect}"
 
     def for_submitted(self, backend: Backend) -> JobOptions:
-        """Return the options with which a command finds a job that was just submitted to `backend`."""
+        """Return the options with which another command finds a job that was just submitted to `backend`."""
         kept = {name: getattr(self, name) for name in backend.option_names}
         return JobOptions(store=backend.store_option(), **kept)
 
@@ -53,14 +56,14 @@ class ScriptOptions:
     """The options for a script in place of a descriptor. An option is None if it was not given."""
 
     metric: list[str] | None = None
-    """Texts NAME=REGEX."""
+    """Metrics as texts of the form NAME=REGEX."""
     preset: list[str] | None = None
     emit_toml: bool | None = None
-    """Whether only the descriptor is printed, and nothing runs."""
+    """Whether the command only prints the script's descriptor, and runs nothing."""
 
     def request(self, job_request: JobRequest) -> JobRequest:
-        """Return the user's request with the variables of the environment. If it names a script, a descriptor
-        is made for the script. Raises UsageError."""
+        """Return the user's request, to which the environment variables are added. If the request names a
+        script, a descriptor is made for the script. Raises UsageError."""
         from executor.planning.script_request import with_script
 
         made = with_script(
@@ -80,14 +83,14 @@ class KeyOptions:
     """The options that set keys of the descriptor. An option is None if it was not given."""
 
     set_: list[str] | None = None
-    """Texts KEY=VALUE."""
+    """Overrides as texts of the form KEY=VALUE."""
     nodes: str | None = None
-    """A number, or a range such as "2:4"."""
+    """A number of machines, or a range such as "2:4"."""
     instance_type: str | None = None
     max_cost: float | None = None
 
     def overrides(self) -> tuple[Override, ...]:
-        """Return the overrides that these options make. Raises UsageError."""
+        """Return these options as overrides of the descriptor's values. Raises UsageError."""
         from executor.descriptor.overrides import key_override, read_overrides
 
         own = (
@@ -113,14 +116,14 @@ def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
 
 
 def check_choice(option: str, given: str, known: Sequence[str]) -> None:
-    """Raise UsageError if the value of an option is none of `known`."""
+    """Raise UsageError unless the value of an option is one of `known`."""
     if given not in known:
         *first, last = known
         raise UsageError(f'{option}: "{given}" is not known; write {", ".join(first)} or {last}')
 
 
 def duration_of(option: str, text: str) -> timedelta:
-    """Return the duration that is the value of an option. Raises UsageError."""
+    """Convert the value of an option to a duration. Raises UsageError."""
     from bai_agent.job.schema.durations import parse_duration
 
     try:
@@ -130,12 +133,13 @@ def duration_of(option: str, text: str) -> timedelta:
 
 
 def time_ago(option: str, text: str) -> int:
-    """Return the time (ms UTC) that is an option's duration ago. Raises UsageError."""
+    """Return the time that lies the duration in an option's value ago (ms UTC). Raises UsageError."""
     return now_ms() - round(duration_of(option, text).total_seconds() * 1000)
 
 
 def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
-    """Raise UsageError for a file that cannot be written. endings: allowed suffixes; () for any."""
+    """Raise UsageError if an output file cannot be written. endings: allowed suffixes of its name; () for
+    any."""
     if output is None or output == Path("-"):
         return
     if not output.parent.is_dir():

@@ -14,7 +14,8 @@ from executor.commands.printing import print_json, say
 from executor.documents.text import tell
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in its function.
 if TYPE_CHECKING:
     import typer
 
@@ -111,7 +112,7 @@ def _job_filter(
 
 
 def _checked_status(word: str) -> str:
-    """Return a status or outcome that jobs may have. Raises UsageError."""
+    """Return `value` if it is a status or an outcome that jobs can have. Raises UsageError otherwise."""
     from executor.jobs.job_lookup import did_you_mean
     from executor.records.job_status import listed_words
 
@@ -193,7 +194,8 @@ def status(
 
 
 def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
-    """Return the metrics over the runs of an ended job; empty without `[repeat]`."""
+    """Return the statistics of each metric over the runs of a job that has ended. Empty for a job without
+    `[repeat]`."""
     if result is None or record.job().repeat is None:
         return []
     from executor.analysis.measured_runs import over_runs

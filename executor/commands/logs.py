@@ -15,7 +15,8 @@ from executor.commands.printing import print_json, say
 from executor.documents.text import safe_line, tell
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so the command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that the command needs are imported in
+# its function.
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -96,7 +97,7 @@ def _print_logs(
     lines: int | None,
     with_ranks: bool,
 ) -> None:
-    """Print the logs of nodes. lines: number of last lines to print; None: all."""
+    """Print the logs of nodes. lines: number of last lines that are printed; None for all."""
     from executor.jobs.stream import pieces_of_nodes, position_of_last_lines
     from executor.records.follower import TRUNCATED
 
@@ -125,8 +126,8 @@ def _print_logs(
 def _print_leads(
     view: LogView | RawLog, record: JobRecord, options: JobOptions, *, follow: bool, lines: int | None
 ) -> None:
-    """Print the log of whichever node of an elastic job has rank 0, with a message at each change of that
-    node."""
+    """Print the log of the node that has rank 0 in an elastic job. When another node gets rank 0, a message
+    says so."""
     from executor.jobs.stream import pieces_of_leads
     from executor.records.follower import TRUNCATED
 

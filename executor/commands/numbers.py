@@ -1,4 +1,4 @@
-"""Commands that print the numbers of a job, extract them again, and export them."""
+"""Commands that print the metrics of a job, extract them again, and export them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from executor.errors import UsageError
 
 _FORMATS = ("table", "jsonl", "csv", "bmf", "gha", "openmetrics")
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in its function.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -126,14 +127,15 @@ def _print_named(
     names: Sequence[str],
     prints: Callable[[Job, Iterator[RecordLines]], MalformedLines],
 ) -> MalformedLines:
-    """Print the records of the named metrics, or of all; return the lines that were skipped."""
+    """Print the records of the named metrics, or of all metrics. Return which lines were skipped because they
+    are not records."""
     from executor.view.records import NamedRecords
 
     if not names:
         return prints(job, lines)
     named = NamedRecords(names)
     wanted = tuple(each for each in job.metrics if each.name in named.names)
-    # Only the part of `[repeat]` that assigns runs to arms is needed.
+    # Of `[repeat]`, only the part that assigns runs to arms is needed here.
     turns = replace(job.repeat, until=None, metric=None) if job.repeat is not None else None
     malformed = prints(replace(job, metrics=wanted, repeat=turns), named.only(lines))
     _say_unseen(job_id, job, named.unseen)
@@ -141,7 +143,8 @@ def _print_named(
 
 
 def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
-    """Report metrics without a record. Raises UsageError for names that the job does not have."""
+    """Print which of the named metrics have no record. Raises UsageError for a metric that the job does not
+    have."""
     known = sorted(metric.name for metric in job.named_metrics())
     strange = [each for each in unseen if each not in known]
     if strange:
@@ -166,7 +169,7 @@ def _print_headlines(
     names: Sequence[str],
     generation: int | None,
 ) -> None:
-    """Print the headlines of a job, or of one generation, in the format of another program."""
+    """Print the headlines of a job, or of one of its generations, in the format of another program."""
     from executor.analysis.measured_runs import runs_of
     from executor.documents.text import visible_bytes
     from executor.export.exchange import headlines_of, text_of
@@ -261,8 +264,8 @@ _TARGETS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "mlflow": (_to_mlflow, ("--tracking-uri", "--experiment")),
     "tensorboard": (_to_tensorboard, ("--dir",)),
 }
-"""Targets of `bai export` → function that is called with the job's record and the values of the target's
-options, and these options."""
+"""For each target of `bai export`: the function that exports a job, and the options of `bai export` whose
+values the function gets."""
 
 
 def export(

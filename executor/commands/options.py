@@ -1,4 +1,5 @@
-"""`bai` as Typer reads its command lines: arguments and options of several commands, and how functions become commands."""
+"""How Typer parses the command lines of `bai`: arguments and options that several commands share, and how
+functions become commands."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, Sc
 from executor.commands.printing import print_findings
 from executor.documents.text import tell
 
-# `bai --help` and each completion in a shell load this module, so each function imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one function needs are
+# imported in it.
 if TYPE_CHECKING:
     from executor.planning.request import JobRequest
 
 
 def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the completions of a job id from the store on this machine, with the status of each job."""
+    """Return shell completions of a job id: the jobs in the store on this machine, each with its status."""
     from executor.backends.local.folder_store import store_at
     from executor.jobs.completion import complete_job_ids
 
@@ -36,7 +38,7 @@ def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def _settable_keys(incomplete: str) -> list[str]:
-    """Return the completions of the key in `--set KEY=VALUE`."""
+    """Return shell completions of the key in `--set KEY=VALUE`."""
     from executor.descriptor.schema import settable_keys
 
     return [f"{each}=" for each in settable_keys() if each.startswith(incomplete)]
@@ -199,24 +201,26 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
     ScriptOptions: {"metric": MetricOption, "preset": PresetOption, "emit_toml": EmitTomlOption},
     JobOptions: {"store": StoreOption, **_AWS_OPTIONS},
 }
-"""Type of a command's parameter → the options that replace the parameter."""
+"""By type of a command's parameter: the options that Typer gets in place of the parameter."""
 
 
 class OptionTable:
-    """A class whose fields are options of a command, each with its default."""
+    """Base class of a class whose fields are options of a command, with their defaults."""
 
 
 def _spread(kind: Any) -> Mapping[str, Any]:
-    """Return the options that replace a command's parameter of this type; empty for other types."""
+    """Return the options that Typer gets in place of a parameter of this type. Empty if Typer gets the
+    parameter itself."""
     if isinstance(kind, type) and issubclass(kind, OptionTable):
         return get_type_hints(kind, include_extras=True)
     return _SPREAD.get(kind, {})
 
 
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with each parameter that stands for several options replaced by these. They are
-    placed before `--json`."""
-    # A command that also runs without Typer imports the names in its annotations for type checkers alone.
+    """Return the command with single options as parameters, in place of each parameter that stands for
+    several options. In the help, these options are listed before `--json`."""
+    # A command that also runs without Typer imports the names in its annotations only for type checkers, so
+    # these names are looked up here.
     signature = inspect.signature(function, locals=globals(), eval_str=True)
     found = {each: names for each in signature.parameters.values() if (names := _spread(each.annotation))}
     if not found:
@@ -246,17 +250,17 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
     ]
     last = [each for each in kept if each.name == "json_"]
     parameters = [*(each for each in kept if each not in last), *own, *last]
-    # typer reads this.
+    # Typer reads the parameters from this attribute.
     spread.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     spread.__annotations__ = {each.name: each.annotation for each in parameters}
     return spread
 
 
 def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
-    """Return the user's request, whose file may be a script. Raises UsageError.
+    """Return the user's request. If its file is a script, a descriptor is made for the script. Raises
+    UsageError.
 
-    With `--emit-toml`, the descriptor and its warnings are printed, and the command ends. Raises
-    FindingsError.
+    With `--emit-toml`, print the descriptor and its warnings, and end the command. Raises FindingsError.
     """
     from executor.planning.request import read_request
     from executor.planning.script_request import emitted_toml
@@ -271,11 +275,12 @@ def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
 
 
 LoadedCommand: TypeAlias = tuple[Callable[..., None], type[TyperCommand] | None]
-"""A command's function, and the class that reads its command line; None: the usual one."""
+"""A command's function, and the class that parses its command line; None for the usual class."""
 
 
 def command_group(helps: Mapping[str, str], load: Callable[[str], LoadedCommand]) -> TyperGroup:
-    """Return `bai` with its commands. helps: name of each command → its help; load: called when a command is used."""
+    """Return `bai` with its commands. helps: the help of each command, by its name. load: function that loads
+    a command when it is used."""
     app = typer.Typer(
         name="bai",
         cls=_Group,
@@ -294,7 +299,8 @@ def command_group(helps: Mapping[str, str], load: Callable[[str], LoadedCommand]
 
 
 class _Group(TyperGroup):
-    """`bai`. Its lists of commands are generated only from their help."""
+    """The program `bai`. Its lists of commands need only the commands' help, so that listing loads no
+    command."""
 
     helps: Mapping[str, str]
 
@@ -303,18 +309,18 @@ class _Group(TyperGroup):
         self._listed().format_commands(*arguments)
 
     def shell_complete(self, *arguments: Any) -> Any:
-        """Return the completions for a shell: commands with their help, and options."""
+        """Return the completions for a shell, which are commands with their help, and options."""
         return self._listed().shell_complete(*arguments)
 
     def _listed(self) -> TyperGroup:
-        """Return a group with the names and the help of the commands, which cannot run them."""
+        """Return a group that has only names and help of the commands, and cannot run them."""
         commands = [TyperCommand(name, help=text) for name, text in self.helps.items()]
         return TyperGroup(name=self.name, commands=commands, params=self.params, rich_markup_mode=None)
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name. Each is created on demand, because creating all of them takes longer than a short
-    command."""
+    """The commands by name. Each command is created on demand, because creating all commands takes longer
+    than a short command runs."""
 
     def __init__(self, names: Mapping[str, str], load: Callable[[str], LoadedCommand]) -> None:
         self._names = names
@@ -338,9 +344,10 @@ def _made(load: Callable[[str], LoadedCommand], name: str) -> Any:
 
 
 def _sparing(made: Any) -> Any:
-    """Return the command, changed so that it converts a value only if its type differs from the parameter's.
+    """Change a command so that it converts a value only if the value's type differs from the parameter's.
+    Return the command.
 
-    typer converts with pydantic, whose import takes as long as a short command.
+    Typer converts values with pydantic, whose import takes as long as a short command.
     """
     get_params = made.get_params
 
@@ -356,7 +363,7 @@ def _sparing(made: Any) -> Any:
 
 
 def _process(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
-    """Return the value of a parameter. This function replaces a method of typer."""
+    """Return the converted value of a parameter. This function replaces Typer's method `process_value`."""
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if value is None and not parameter.required:
         ready = () if parameter.multiple or parameter.nargs == -1 else None

@@ -15,7 +15,7 @@ from bai_agent.job.run_directory import FULL
 from executor.documents.text import plain_text, tell
 from executor.errors import NotStartedError, PlanError, ScriptsError, UsageError
 
-# `bai --help` loads this module, so each function imports what it alone needs.
+# `bai --help` loads this module, so modules that only one function needs are imported in it.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.descriptor import Finding
@@ -41,7 +41,7 @@ def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
 
 
 def print_result(value: Mapping[str, Any], line: str, *, json_: bool) -> None:
-    """Print a result: as JSON, or as a line for the user."""
+    """Print a result as JSON, or as a line of text for the user."""
     if json_:
         print_json(value)
     else:
@@ -53,23 +53,27 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 NOBODY_READS = 128 + 13
-"""Exit code if standard output was closed: that of a process that SIGPIPE ended."""
+"""Exit code if the reader of standard output closed it. It is the code of a process that SIGPIPE
+terminated."""
 
 
 def nobody_reads(error: OSError) -> bool:
-    """Return whether `error` means that our output has no reader. A closed terminal gives EIO."""
+    """Return whether `error` means that this program's output has no reader any more. A closed terminal gives
+    EIO."""
     return error.errno in (errno.EPIPE, errno.EIO)
 
 
 def write_error(error: OSError) -> str | None:
-    """Return a sentence if `error` means that the file which takes our output is full; else None."""
+    """If `error` means that this program's output goes to a file that cannot grow any more, return a sentence
+    that says so. None otherwise."""
     if error.filename is None and error.errno in (*FULL, errno.EFBIG):
         return f"the output cannot be written: {error.strerror}"
     return None
 
 
 def silence() -> None:
-    """Discard what is still buffered for standard output, so that Python's exit does not fail over it."""
+    """Discard what is still buffered for standard output. Otherwise, Python would try to write it at exit,
+    and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

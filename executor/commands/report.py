@@ -16,7 +16,8 @@ from executor.commands.printing import say
 from executor.documents.text import tell
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so the command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that the command needs are imported in
+# functions.
 if TYPE_CHECKING:
     from executor.report.contents import Report
 
@@ -82,14 +83,14 @@ def report(
 
 
 def _file(output: Path | None, kind: str, name: str) -> Path | None:
-    """Return the file to write; None for standard output."""
+    """Return the path of the report's file; None for standard output."""
     if output is None and kind == "html":
         return Path(f"{name}.html")
     return None if output == Path("-") else output
 
 
 def _tell(file: Path | None, *, open_: bool) -> None:
-    """Print the name of the written file, and show the file in a browser if requested."""
+    """Print the name of the report's file, and show the file in a browser if the user requested this."""
     if file is not None:
         tell(str(file))
     if file is not None and open_:
@@ -104,7 +105,7 @@ def _show(page: Path) -> None:
 
 
 def _format(form: str | None, output: Path | None) -> str:
-    """Return the format that --format names, otherwise that of the file's suffix."""
+    """Return the report's format: the one that --format names, or else the one of the file's suffix."""
     if form is not None:
         check_choice("--format", form, _FORMATS)
         return form
@@ -118,7 +119,8 @@ def _format(form: str | None, output: Path | None) -> str:
 
 
 def _write(report: Report, kind: str, output: Path | None) -> None:
-    """Write the file completely or not at all. An existing file stays until the new one is complete."""
+    """Write the report's file completely or not at all. An existing file is replaced only after the new one
+    is complete."""
     if output is None:
         _render(report, kind, sys.stdout)
         return

@@ -28,7 +28,8 @@ from executor.commands.printing import print_done
 from executor.commands.submission import follow, submit_request
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that only one command needs are imported
+# in its function.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.planning.request import JobRequest
@@ -168,7 +169,8 @@ def resume(
     if max_cost is not None:
         raise UsageError(f"--max-cost is for a group of jobs, and {record.job_id} is one job")
     backend = options.backends.of(record)
-    # An agent on another machine is restarted by that machine.
+    # With --follow, the agent of a job on another machine is not restarted here, because that machine
+    # restarts it.
     done = backend.resume(record) if not (follow_ and backend.remote) else ""
     if follow_:
         raise typer.Exit(follow(record, backend, options, json_=json_, joined=True))
@@ -177,14 +179,14 @@ def resume(
 
 @dataclass(frozen=True)
 class _RerunOption:
-    """The option that names the job whose request is repeated."""
+    """`--like` or `--resume`, with the job whose request is repeated."""
 
     name: Literal["--like", "--resume"]
     job: str
 
     @property
     def resumes(self) -> bool:
-        """Whether the new job begins from the newest checkpoint of that job."""
+        """Whether the new job begins from the newest checkpoint of the named job."""
         return self.name == "--resume"
 
     def __str__(self) -> str:
@@ -192,7 +194,7 @@ class _RerunOption:
 
 
 def _rerun_option(like: str | None, resume: str | None) -> _RerunOption | None:
-    """Return the option that was given; None if neither was. Raises UsageError."""
+    """Return which of `--like` and `--resume` was given; None if neither was. Raises UsageError."""
     if like is not None and resume is not None:
         raise UsageError(f"--like {like} and --resume {resume} exclude each other; --resume is enough")
     if resume is not None:
@@ -210,9 +212,9 @@ def _request(
     job_id: str | None,
     stack: ExitStack,
 ) -> JobRequest:
-    """Return the request: that of FILE or a script, or that of another job with the options of the command
-    line. given: the options as a request for FILE. stack: removes files that the request needs when it is
-    closed.
+    """Return the request of FILE or a script, or the request of another job changed by the command line's
+    options. given: FILE and the command line's options as a request. stack: when closed, removes files that
+    the request needs.
     """
     if rerun is None and file is None:
         raise UsageError("nothing to run: name FILE, --like JOB or --resume JOB")
@@ -224,7 +226,7 @@ def _request(
         raise UsageError(
             f"{rerun} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
-    # Without FILE, the first argument is parsed as FILE.
+    # If there is no FILE, Typer takes the first of the benchmark's arguments for FILE.
     more = (file, *given.arguments) if file is not None else ()
     return _rerun_request(rerun, replace(given, arguments=more), options, job_id=job_id, stack=stack)
 
@@ -232,7 +234,7 @@ def _request(
 def _rerun_request(
     option: _RerunOption, given: JobRequest, options: JobOptions, *, job_id: str | None, stack: ExitStack
 ) -> JobRequest:
-    """Return the request of the job that `option` names with the options of the command line."""
+    """Return the request of the job that `option` names, changed by the command line's options."""
     from executor.jobs.rerun import Rerun, from_checkpoint
 
     record, is_made = _rerun_record(option, options, job_id)
@@ -261,8 +263,9 @@ def _rerun_request(
 
 
 def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None) -> tuple[JobRecord, bool]:
-    """Return the job that `option` names. If it is gone or another one by now, return the job `job_id`, which
-    the same option made before. Also return whether it is the latter. Raises UsageError."""
+    """Return the job whose request is repeated, and whether an earlier call of the same command has already
+    made the new job. Usually, the first is the job that `option` names. If that job is gone, or "last" names
+    another job by now, it is the job `job_id` that the earlier call made. Raises UsageError."""
     from executor.jobs.rerun import goes_on_from
     from executor.planning.request import LAST
 
@@ -277,5 +280,6 @@ def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None)
         if made is None:
             raise
         return made, True
-    # The same command with `--like last` may have made this job, so that it is the newest one now.
+    # With `--like last`, an earlier call of the same command has possibly made this job, so that it is the
+    # newest job now.
     return found, found.job_id == job_id and not option.resumes

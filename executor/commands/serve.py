@@ -1,4 +1,4 @@
-"""The command that serves the benchmark service."""
+"""`bai serve`: runs jobs that users request through the benchmark service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.commands.job_options import AwsOptions
 from executor.commands.printing import say
 
 _OBJECTS = 2_000
-"""Number of new objects after which Python searches for reference cycles."""
+"""Number of new objects after which Python's garbage collection searches for reference cycles."""
 
 
 def serve(
@@ -48,7 +48,7 @@ def serve(
     Requests come from the benchmark service's topics, and are answered there. The command runs until SIGTERM
     or Ctrl-C. Accepted requests are stored in the bucket, so that the next start continues with them.
     """
-    # `bai --help` needs none of these modules.
+    # The modules are imported here, because `bai --help` needs none of them.
     from executor.configuration.service_config import service_kafka, service_table
     from executor.service.counters import ServiceCounters
     from executor.service.http import HttpEndpoints, parse_address
@@ -63,7 +63,8 @@ def serve(
     service = Service(settings, table, service_kafka(settings.kafka), counters=counters)
     endpoints = HttpEndpoints(address, counters) if address is not None else None
     start_log(level=level, as_json=json_log)
-    # The threshold of short commands (`executor/cli.py`) would keep cycles with AWS's answers alive for long.
+    # With the threshold of short commands (`executor/__main__.py`), reference cycles that contain AWS's
+    # answers would stay in memory for long.
     gc.set_threshold(_OBJECTS)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -81,8 +82,8 @@ def serve(
             endpoints.close()
     logging.getLogger(__name__).info("the service has ended")
     if not ended:
-        # A launch may wait for AWS for minutes. It is not awaited, because its progress is recorded, and the
-        # next start continues it.
+        # A launch can take minutes. The end of this process does not wait for it, because its progress is
+        # recorded and the next start of `bai serve` continues it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

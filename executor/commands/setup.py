@@ -1,4 +1,4 @@
-"""`bai setup`: sets an account up for jobs on EC2, or undoes that."""
+"""`bai setup`: sets up an AWS account for jobs on EC2, or removes what was set up."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def _print(what: str, given: SetupOptions) -> None:
 
 
 def _with_policy(error: BaiError, name: str | None) -> BaiError:
-    """Return an error. If rights are missing, the command that prints the needed policy is added."""
+    """Return the error. If AWS rights are missing, its message also names the command that prints the needed
+    policy."""
     from executor.backends.ec2.setup.stacks import lacks_rights
     from executor.errors import AwsError
 

@@ -1,4 +1,5 @@
-"""Functions with which commands start a job and follow it, and their messages after an interruption."""
+"""Functions with which commands start a job and follow it, and the messages that they print after an
+interruption."""
 
 from __future__ import annotations
 
@@ -26,21 +27,21 @@ from executor.commands.printing import (
 from executor.documents.text import draws_in_place, tell
 from executor.errors import NoResultError, UsageError
 
-# Modules that only one command needs are imported in it.
+# Modules that only one command needs are imported in functions.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend, CapacityWait, LaunchNotice, SubmitListener
     from executor.planning.request import JobRequest, Submitted
     from executor.view.watch import View
 
 _TAIL = 2**16
-"""Number of bytes of earlier output that a terminal shows if a command begins to follow a running job."""
+"""If a command begins to follow a running job on a terminal, it shows this many bytes of earlier output."""
 
 
 def run_to_end(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, view: View | None = None
 ) -> tuple[Submitted, JobOptions, int]:
-    """Start `job_request` and follow the job; return the job, the options that find it, and the exit code for
-    it."""
+    """Start the job that `job_request` describes, and follow it to its end. Return the job, the options with
+    which commands find it, and its exit code."""
     backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=False)
     there = options.for_submitted(backend)
     joined = not submitted.new
@@ -50,9 +51,9 @@ def run_to_end(
 def submit_request(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
 ) -> tuple[Backend, Submitted]:
-    """Start `job_request` and print its progress. returns: whether the command returns without following the
-    job, so that it prints only the id. A signal ends the command with a message about what may run, and how
-    to check and end that.
+    """Start the job that `job_request` describes, and print the progress of its start. returns: whether the
+    command returns without following the job, so that it prints only the id. After a signal, a message says
+    which job is possibly running, and how to check and cancel it.
     """
     from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request
@@ -86,11 +87,11 @@ def submit_request(
 
 @dataclass
 class _Submission:
-    """Reports the progress of a submission."""
+    """Prints the progress of a submission, and knows what an interruption leaves."""
 
     options: JobOptions
     given: str | None
-    """Job id from the command line; None if none was given."""
+    """Job id from the command line; None if the user gave none."""
     prints_id: bool
     returns: bool
     """Whether the command returns without following the job."""
@@ -98,10 +99,10 @@ class _Submission:
     job_id: str | None = None
     launched: bool = False
     wait: CapacityWait | None = None
-    """The current wait for capacity."""
+    """The current wait for EC2 capacity; None if the launch does not wait."""
 
     def __post_init__(self) -> None:
-        # A job with this id may have been started before.
+        # An earlier call of the command has possibly started a job with this id.
         self.job_id, self.launched = self.given, self.given is not None
 
     def listener(self) -> SubmitListener:
@@ -118,8 +119,8 @@ class _Submission:
     def _on_submit(self, job_id: str) -> None:
         self.job_id = job_id
         assert self.backend is not None
-        # Printed before any request, so that the submission can be repeated with this id after an
-        # interruption.
+        # The id is printed before anything is requested, so that the submission can be repeated with this id
+        # after an interruption.
         if not self.returns and self.backend.remote:
             say(f"the job is {job_id}")
         elif self.prints_id:
@@ -138,7 +139,8 @@ class _Submission:
         say(f"{wait.sentence}; asking again at {wait.again:%H:%M:%S} UTC, {wait.bound}")
 
     def interruption(self) -> str:
-        """Return a sentence about what an interrupted submission has left, and about what to do."""
+        """Return a sentence that says what an interrupted submission has left, and what the user can do about
+        it."""
         if self.backend is None or self.job_id is None:
             return "interrupted; nothing was started"
         if (wait := self.wait) is not None:
@@ -161,14 +163,16 @@ def _say_existing(record: JobRecord, *, returns: bool) -> None:
 
 
 def seed_for(job_id: str | None) -> int:
-    """Return a seed, which is always the same for a job id, so that a submission can be repeated."""
+    """Return a random seed. For a given job id the seed is always the same, so that a submission can be
+    repeated."""
     if job_id is None:
         return secrets.randbelow(2**31)
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1
 
 
 def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
-    """Cancel a new job on this machine whose start was interrupted; return a sentence about the result."""
+    """Cancel a new job on this machine whose start was interrupted. Return a sentence about what became of
+    the job."""
     there = options.for_submitted(backend)
     try:
         backend.cancel(there.find(job_id), now=False)
@@ -180,7 +184,7 @@ def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> s
 
 
 def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
-    """Return a sentence about a job that may run, and about what to do."""
+    """Return a sentence which says that the job is possibly running, and what the user can do about it."""
     again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
     if not launched:
         return f"interrupted before the start: nothing of {job_id} runs; {again}"
@@ -192,11 +196,12 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
-    """Print which machines of an ended job are kept, because they cost money."""
+    """Print which machines of a job stay on after its end, because they cost money."""
     try:
         now = backend.status(record)
     except BaiError as error:
-        # The job has ended, so its exit code is more important than this error.
+        # This error does not end the command, because the exit code of the job, which has ended, is more
+        # important.
         say(f"it is unknown whether its machines are kept: {error}")
         return
     if now.machine is not None:
@@ -204,7 +209,7 @@ def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
 
 
 def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
-    """Return a sentence about a job that is no longer followed, with the commands to follow or end it."""
+    """Return a sentence which says that the job continues, with the commands that follow or cancel it."""
     words = (
         [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
     )
@@ -238,14 +243,15 @@ def follow(
     joined: bool,
     view: View | None = None,
 ) -> int:
-    """Show a job to its end; return the exit code for it. options: added to suggested commands. joined:
-    whether the job may have been running for long. view: replaces the default view.
+    """Show a job until it ends, and return its exit code. options: options that are added to suggested
+    commands. joined: whether the job was possibly started long ago. view: view to use in place of the default
+    view.
     """
     try:
         shown = (view, False) if view is not None else _view(json_=json_)
         return _follow(record, backend, options, *shown, joined=joined)
     except KeyboardInterrupt:
-        # The view, which cancels the job at the first Ctrl-C, did not exist yet.
+        # At this Ctrl-C, the view did not exist yet, which would have cancelled the job.
         if joined or backend.remote:
             say(f"no longer following; {_goes_on(record, options, cancelling=False)}")
         else:
@@ -281,7 +287,7 @@ def _follow(
             newest_only=on_screen,
         )
     except NoResultError as error:
-        # The message uses only the options that are needed to find this job.
+        # The options with which commands find this job are added to the command that the message suggests.
         raise NoResultError(options.with_next_step(str(error), error.next_step)) from error
     except (LeftError, KeyboardInterrupt) as left:
         say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
@@ -294,7 +300,7 @@ def _follow(
 
 
 def _unprinted(error: OSError, goes_on: str) -> int:
-    """Report that the output cannot be written; return the exit code. Raises errors that mean something else."""
+    """Print that the output cannot be written, and return the exit code. Any other error is raised again."""
     unwritten = write_error(error)
     if unwritten is None and not nobody_reads(error):
         raise error

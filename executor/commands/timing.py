@@ -1,5 +1,5 @@
-"""`bai time`: times commands in shuffled blocks, as one job. Its options have the same names as
-hyperfine's."""
+"""`bai time`: times commands in shuffled blocks, as one job. The options have the same names as those of
+hyperfine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from executor.commands.submission import run_to_end, seed_for
 from executor.documents.text import draws_in_place, speaks_unicode, tell
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that the command needs are imported in
+# functions.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.planning.timing_request import TimedCommand
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class TimeCommand(TyperCommand):
-    """Reads `-L NAME VALUES` and `-P NAME MIN MAX` as options with a single value, because the library does
-    not support a varying number of values."""
+    """Parses `-L NAME VALUES` and `-P NAME MIN MAX` as options with a single value, because Typer does not
+    support options with a varying number of values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from executor.planning.timing_request import joined_words
@@ -219,7 +220,8 @@ def time(
 
 
 def _checked(paths: dict[str, Path | None]) -> dict[str, Path]:
-    """Return the files to write. Raises UsageError for a file whose folder does not exist."""
+    """Return the paths of the files that the command will write. Raises UsageError for a file whose folder
+    does not exist."""
     named = {form: path for form, path in paths.items() if path is not None}
     for path in named.values():
         if not path.absolute().parent.is_dir():
@@ -230,7 +232,7 @@ def _checked(paths: dict[str, Path | None]) -> dict[str, Path]:
 def _run(
     text: str, options: JobOptions, keys: KeyOptions, *, exclusive: bool, job_id: str | None, json_: bool
 ) -> tuple[JobRecord, int]:
-    """Run a descriptor as a job; return the job's record and exit code."""
+    """Run a descriptor as a job to its end. Return the job's record and its exit code."""
     from executor.planning.request import JobRequest
 
     request = JobRequest(
@@ -266,7 +268,8 @@ def _shown(
     prepares: bool,
     shell: bool,
 ) -> list[ShownCommand]:
-    """Return a row for each command, with its comparison with the first one."""
+    """Return the rows of the final table: each command, with the comparison of its times with those of the
+    first command."""
     from executor.analysis.compared_metric import MetricComparison
     from executor.analysis.comparison import compare_sides
     from executor.analysis.timing_analysis import command_times, doubts
@@ -355,7 +358,8 @@ def _export(
 
 
 def _once(option: str, commands: Iterable[str], shell: str | None, *, fails: bool = True) -> None:
-    """Run commands that are run only once. fails: whether a failure is an error instead of a note."""
+    """Run commands that run only once, not in each block. fails: whether a failed command is an error;
+    otherwise it is only noted."""
     for text in dict.fromkeys(commands):
         words = [*shlex.split(shell), text] if shell is not None else shlex.split(text)
         try:

@@ -21,19 +21,20 @@ from executor.commands.printing import print_json, say
 from executor.documents.text import draws_in_place, speaks_unicode
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module, so the command imports what it alone needs.
+# `bai --help` and each shell completion load this module, so modules that the command needs are imported in
+# functions.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.records.newest import JobGlance
     from executor.view.top_screen import TopScreen
 
 _HERE_SECONDS, _AWAY_SECONDS = 1.0, 5.0
-"""Time between two reads of a job on this machine, and of a job elsewhere, which needs several requests
-(seconds)."""
+"""Time between two reads of a job on this machine, and between two reads of a job elsewhere, each of which
+needs several requests (seconds)."""
 _DEATH_SECONDS = 5.0
-"""Time between two checks of the agent of a job on this machine (seconds)."""
+"""Time between two checks whether the agent of a job on this machine is alive (seconds)."""
 _TICK = 0.25
-"""Time between two checks of the size of the screen (seconds)."""
+"""Time between two checks whether the terminal was resized (seconds)."""
 _INTERRUPTED = 130
 _NEWEST = 100
 
@@ -72,8 +73,8 @@ def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOptio
 
 
 def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]:
-    """Return the job to show, and the ids of other running jobs if none was named. Raises UsageError,
-    StoreError."""
+    """Return the job to show and, if the user named no job, the ids of the other running jobs. Raises
+    UsageError, StoreError."""
     if job is not None:
         return options.find(job), []
     from executor.jobs.job_list import JobFilter, listed
@@ -92,7 +93,7 @@ def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]
 def _follow(
     record: JobRecord, glance: JobGlance, screen: TopScreen, options: JobOptions, *, remote: bool
 ) -> bool:
-    """Draw the job until it ends; return False if the user leaves earlier."""
+    """Draw the job until it ends. Return False if the user leaves earlier."""
     from rich.console import Console
 
     from executor.view.stage import DrawnTerminal
@@ -120,7 +121,8 @@ def _follow(
         ),
     )
     next_look = next_death = time.monotonic() + pause
-    # Keys are read first, because the user may press q as soon as the hint is visible.
+    # Keys are read from before the first drawing on, because the user can press q as soon as the hint is
+    # visible.
     with Keyboard() as keys:
         drawn.open()
         try:
@@ -134,7 +136,8 @@ def _follow(
                     if not remote and now >= next_death and glance.result is None:
                         trouble = trouble or _death(record, options)
                         next_death = now + _DEATH_SECONDS
-                    # Counted from the end of a read, so that a slow store is not read again at once.
+                    # The time until the next read starts at the end of a read, so that a slow store is not
+                    # read again at once.
                     next_look = time.monotonic() + pause
                 elif console.size == shown:
                     continue
@@ -153,7 +156,7 @@ def _print(screen: TopScreen, glance: JobGlance, *, trouble: str | None = None) 
 
 
 def _death(record: JobRecord, options: JobOptions) -> str | None:
-    """Return a sentence if the agent of a job on this machine has died."""
+    """If the agent of a job on this machine has died, return a sentence that says so. None otherwise."""
     from executor.records.job_status import DIED
 
     if options.backends.of(record).status(record).status != DIED:
@@ -166,7 +169,8 @@ def _goes_on(record: JobRecord, options: JobOptions) -> str:
 
 
 class Keyboard:
-    """Reads single keys from standard input, without Enter. Without a terminal there are no keys."""
+    """Reads single keys from standard input, for which the user need not press Enter. If standard input is
+    not a terminal, there are no keys."""
 
     def __init__(self, stdin: Callable[[], int] = lambda: sys.stdin.fileno()) -> None:
         self._stdin = stdin
@@ -187,14 +191,15 @@ class Keyboard:
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
 
     def take(self) -> None:
-        """Switch to single keys again, after a shell in the foreground has reset the terminal."""
+        """Switch the terminal to single keys again. Called after a shell in the foreground has reset the
+        terminal."""
         if self._descriptor is not None and self._is_ours(self._descriptor):
             with suppress(OSError, termios.error):
                 if termios.tcgetattr(self._descriptor)[tty.LFLAG] & termios.ICANON:
                     tty.setcbreak(self._descriptor, termios.TCSANOW)
 
     def pressed(self, *, within_s: float) -> str:
-        """Return a key as soon as one is pressed; "" if none is pressed in time."""
+        """Wait until a key is pressed, and return it; "" if no key is pressed in time."""
         if self._descriptor is None or not self._is_ours(self._descriptor):
             time.sleep(within_s)
             return ""
@@ -202,13 +207,13 @@ class Keyboard:
             return ""
         key = os.read(self._descriptor, 1).decode("latin-1")
         if not key:
-            # Standard input is closed, so no more keys will come.
+            # Standard input was closed, so no more keys will come.
             self._descriptor = None
         return key
 
     def _is_ours(self, descriptor: int) -> bool:
-        """Return whether this process is in the foreground, because a read in the background would stop
-        it."""
+        """Return whether this process is in the foreground. In the background, a read from the terminal would
+        stop it."""
         try:
             return os.tcgetpgrp(descriptor) == os.getpgrp()
         except OSError:

@@ -1,1 +1,1 @@
-"""Documents about jobs: listings, summaries, comparisons."""
+"""Documents about jobs, such as listings, summaries and comparisons."""

@@ -1,5 +1,5 @@
-"""A comparison as a document: differences other than the change under test, a row for each metric, notes, and
-a plot of all runs."""
+"""The document of a comparison: other differences between the sides, a row per metric, notes, and plots of
+all runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from executor.quantities import amount, counted, listed, percent, quantity
 _NAMED = 3
 """Maximum number of metrics that a note names."""
 _ONLY = 20
-"""Maximum number of metrics that are named among the metrics of only one side."""
+"""Largest number of metrics that are named if only one side has them."""
 _PICTURES = 64
 _TONES: dict[str, Tone] = {
     "better": "good",
@@ -46,7 +46,7 @@ _Compared = MetricComparison | BandedMetric
 
 
 def pair_blocks(pair: ComparedPair) -> Iterator[Block]:
-    """Yield the comparison of two sides."""
+    """Yield the document of a comparison of two sides."""
     return comparison_blocks(
         pair.comparison,
         names=pair.names,
@@ -64,7 +64,7 @@ def comparison_blocks(
     differences: Sequence[Difference] = (),
     left_out: Sequence[str] = (),
 ) -> Iterator[Block]:
-    """Yield a comparison of two sides. counts: number of runs of each side."""
+    """Yield the document of a comparison of two sides. counts: number of runs of each side."""
     sides = [
         Fact(letter, f"{name} ({counted(count, 'run')})", "strong")
         for letter, name, count in zip("AB", names, counts, strict=True)
@@ -87,7 +87,7 @@ def history_blocks(
     differences: Sequence[Difference] = (),
     left_out: Sequence[str] = (),
 ) -> Iterator[Block]:
-    """Yield the comparison of a job with the history of its kind."""
+    """Yield the document of a comparison of one job with the history of similar jobs."""
     yield Facts([Fact("run", name, "strong"), Fact("history", history), *_left_out(left_out)])
     if not banded.every:
         yield Paragraph("the run and the history have no metric in common", "caution")
@@ -97,8 +97,8 @@ def history_blocks(
 
 
 def change_text(change: float, *, relative: bool, units: str = "") -> str:
-    """Return a change as text, for example "-20.1 %"; a change that is not relative has a sign and the
-    metric's units."""
+    """Return a change as text, for example "-20.1 %". If the change is not relative, the text has a sign and
+    the metric's units."""
     if not relative:
         text = quantity(abs(change), units)[0]
         return f"{'-' if change < 0 else '+'}{text}"
@@ -113,16 +113,16 @@ def _left_out(sentences: Sequence[str]) -> list[Fact]:
 
 
 def _differences(differences: Sequence[Difference]) -> Iterator[Block]:
-    """Yield the differences between machines and descriptors, which may explain the differences between
-    metrics."""
+    """Yield the differences between the sides' machines and descriptors, which could explain differences
+    between metrics."""
     rows = [Fact(each.what, f"{each.a} → {each.b}", "caution") for each in differences]
     if rows:
         yield Facts(rows, caption="What else differs", more=_MORE)
 
 
 def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, str]) -> Iterator[Block]:
-    """Yield the table of the metrics, notes on them, and a plot of each metric. heads: headings of the two
-    sides and of the interval."""
+    """Yield a table of the metrics, notes on the metrics, and a plot of each metric. heads: column headings
+    of the two sides and of the interval."""
     if not every:
         return
     a, b, between = heads
@@ -133,7 +133,7 @@ def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, s
     for each in every:
         for sentence in (each.note,) if isinstance(each, Incomparable) else each.notes:
             sentences.setdefault(sentence, []).append(each.name)
-    # A sentence that applies to all metrics appears only once.
+    # A note that applies to several metrics is printed only once, with the names of these metrics.
     yield Notes([Phrase(f"{listed(names, _NAMED)}: {text}") for text, names in sentences.items()])
     for each in [each for each in every if not isinstance(each, Incomparable)][:_PICTURES]:
         yield _dot_plot(each, (a, b))
@@ -161,7 +161,7 @@ def _row(each: _Compared | Incomparable) -> list[Phrase]:
 
 
 def _between(each: _Compared) -> str:
-    """Return the ends of a band, or of the interval of a change, as text."""
+    """Return the ends of a metric's band, or of the confidence interval of its change, as text."""
     if isinstance(each, BandedMetric):
         low, high = each.low, each.high
     else:
@@ -175,7 +175,8 @@ def _between(each: _Compared) -> str:
 
 
 def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:
-    """Return a plot of all runs, first the runs of the first side. Each side's runs are in order of time."""
+    """Return a plot of all runs of both sides. The first side's runs come first; each side's runs are in
+    order of time."""
     band: list[float] = []
     groups = (each.history, each.newest) if isinstance(each, BandedMetric) else (each.a, each.b)
     if isinstance(each, BandedMetric) and each.low is not None and each.high is not None:
@@ -207,7 +208,7 @@ def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:
         title=Phrase(each.name, better=each.better),
         width=_WIDTH,
         height=_HEIGHT,
-        # If all runs gave the same number, the range has no width.
+        # The band has a height of at least 1, so that it is visible even if all runs gave the same number.
         band=(y(band[1]), max(1.0, round(y(band[0]) - y(band[1]), 1))) if band else None,
         centres=centres,
         marks=marks,

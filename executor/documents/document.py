@@ -1,7 +1,7 @@
 """A document as a sequence of blocks, which describe its content but not its appearance.
 
-A `Renderer` for each format has one small method for each kind of block; a page has a macro in `blocks.html`
-for each kind.
+Each format has a `Renderer` with one small method per kind of block. A page has a macro in `blocks.html` per
+kind of block.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ Piece = TypeVar("Piece")
 
 
 class Phrase(NamedTuple):
-    """A short text, such as a cell or a note. A phrase may contain any text of other programs, which the
+    """A short text, such as a cell or a note. A phrase can contain any text of other programs, which the
     renderer escapes."""
 
     text: str
     tone: Tone = ""
     units: str = ""
     better: Better | None = None
-    """Direction of a metric, shown as a sign after its name."""
+    """Better direction of a metric, which is shown as a sign after the metric's name."""
     trend: Sequence[float] = ()
     """Values that a screen shows as a sparkline instead of the text."""
 
 
 def quantity_phrase(value: float, units: str, *, floor: float | None = None) -> Phrase:
-    """Return a metric's value as a phrase, with the units unless the text already contains the units. floor:
-    as for `quantity`."""
+    """Return a metric's value as a phrase, with its units unless the text already contains them. floor: as
+    for `quantity`."""
     text, rest = quantity(value, units, floor=floor)
     return Phrase(text, units=rest)
 
 
 class Fact(NamedTuple):
-    """A labelled value. A fact without a label belongs to the previous fact."""
+    """A labelled value. A fact with an empty label continues the previous fact."""
 
     label: str
     text: str
     tone: Tone = ""
     copied: bool = False
-    """Whether users copy the value. If so, a screen does not wrap the value."""
+    """Whether users will copy the value. If so, a screen does not wrap the value."""
 
 
 class Column(NamedTuple):
@@ -54,17 +54,18 @@ class Column(NamedTuple):
     name: str
     number: bool = True
     drops: int = 0
-    """Order in which columns are dropped on a narrow screen. The column with the highest number is dropped
-    first; a column with 0 is never dropped."""
+    """On a narrow screen, the column with the highest number is dropped first. A column with 0 is never
+    dropped."""
     least: int = 0
-    """Minimum width (characters), so that columns of a live table do not jump."""
+    """Smallest width of the column (characters). With it, the columns of a live table do not move."""
     cut_to: int = 0
-    """Minimum width of a truncated text on a screen (characters); 0 if texts are never truncated."""
+    """On a screen, texts of the column are truncated at most to this width (characters); 0 if texts are never
+    truncated."""
     most: int = 0
-    """Maximum width (characters); 0 if there is no limit."""
+    """Largest width of the column (characters); 0 if there is no limit."""
     wraps: bool = False
-    """Whether a long text continues in the next line. Ids are wrapped instead of truncated, because users
-    copy ids."""
+    """Whether long texts of the column are wrapped instead of truncated. Ids are wrapped, because users copy
+    them."""
     pointed: bool = True
     """Whether the decimal points of the column's numbers are aligned."""
 
@@ -78,13 +79,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Title(Block):
-    """The subject of a document. A page shows the title in its head."""
+    """The title of a document. A page shows the title in its head."""
 
     kind = "title"
     text: str
     status: Phrase | None = None
     ruled: bool = False
-    """Whether a screen draws a line above the title, because output of other programs precedes it."""
+    """Whether a screen draws the title within a line, which separates the document from output of other
+    programs above it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Heading(Block):
     text: str
     anchor: str
     folded: bool = False
-    """Whether Markdown, for a comment on a change, collapses the section."""
+    """Whether the section is collapsed in Markdown, which is written for comments on pull requests."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,8 @@ class Facts(Block):
     rows: Sequence[Fact]
     caption: str = ""
     more: str = ""
-    """Command that shows all rows, because a renderer with a limited width may leave rows out. `more` has
-    this meaning in all blocks."""
+    """Command that shows all rows, because a renderer can leave rows out. The attribute `more` has this
+    meaning in all blocks."""
     brief: bool = False
     """Whether the facts are short, so that a page places them side by side."""
 
@@ -150,9 +152,9 @@ class Table(Block):
     caption: str = ""
     more: str = ""
     hidden: int = 0
-    """Number of further rows that `more` shows."""
+    """Number of rows that the block does not contain but the command `more` shows."""
     stacks: bool = False
-    """Whether, on a narrow screen, each name is on a line of its own."""
+    """Whether, on a narrow screen, the name of each row is on a line of its own."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class Code(Block):
     kind = "code"
     text: str
     log: bool = False
-    """Whether the text is a program's output, which may contain colours."""
+    """Whether the text is a program's output, which can contain colours."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Mark(NamedTuple):
     """A run in a dot plot."""
 
     side: str
-    """ Side of the comparison: "a" has round marks, "b" has square marks."""
+    """Side of the comparison. Marks of side "a" are round, marks of side "b" are square."""
     x: float
     y: float
     text: str
@@ -187,21 +189,22 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DotPlot(Block):
-    """The runs of a metric as marks at their values. Lengths are in the units of the plot's box."""
+    """A plot with a mark for each run at its value of a metric. Lengths are in the units of the plot's
+    box."""
 
     kind = "dot_plot"
     title: Phrase
     width: int
     height: int
     band: tuple[float, float] | None
-    """Top and height of the shaded band behind the marks; None without a band."""
+    """Top and height of the shaded band behind the marks; None if the plot has no band."""
     centres: Sequence[tuple[float, float, float]]
-    """Horizontal lines at the sides' centres: first x, last x, y."""
+    """Horizontal lines at the centres of the sides' values: first x, last x, y."""
     marks: Sequence[Mark]
     texts: Sequence[tuple[float, float, str]]
-    """Texts in the plot: x, y and the text."""
+    """Texts in the plot, each with its x and y."""
     label: str
-    """Description for screen readers."""
+    """Description of the plot for screen readers."""
 
 
 class ScalingLine(NamedTuple):
@@ -214,8 +217,8 @@ class ScalingLine(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPlot(Block):
-    """A plot of one number over another, as lines with a mark at each point. Lengths are in the units of the
-    plot's box."""
+    """A plot of the headline over a key of the matrix, as lines with a mark at each point. Lengths are in the
+    units of the plot's box."""
 
     kind = "scaling_plot"
     title: Phrase
@@ -223,9 +226,9 @@ class ScalingPlot(Block):
     height: int
     lines: Sequence[ScalingLine]
     texts: Sequence[tuple[float, float, str]]
-    """Texts in the plot: x, y and the text."""
+    """Texts in the plot, each with its x and y."""
     label: str
-    """Description for screen readers."""
+    """Description of the plot for screen readers."""
 
 
 class Tile(NamedTuple):
@@ -235,7 +238,7 @@ class Tile(NamedTuple):
     value: Phrase
     what: str
     points: str
-    """Points of the plot's line, in a box of 100 by 34; empty if there is no plot."""
+    """Points of the small plot's line, in a box of 100 by 34; empty if there is no plot."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ class Tiles(Block):
 
 
 class TimelineBar(NamedTuple):
-    """A phase of a node; positions are percentages of the whole time."""
+    """A phase of a node in a timeline. Positions are percentages of the whole time."""
 
     phase: str
     start: float
@@ -263,26 +266,26 @@ class Timeline(Block):
     phases: Sequence[str]
     lanes: Sequence[tuple[str, Sequence[TimelineBar]]]
     marks: Sequence[float]
-    """Starts of the runs after the first run (percent of the whole time)."""
+    """Starts of all runs except the first (percentages of the whole time)."""
     ticks: Sequence[str]
-    """Labels of the time axis, at equal distances."""
+    """Labels of the time axis, which are at equal distances."""
 
 
 class SeriesFigures(NamedTuple):
-    """A series of a metric."""
+    """The figures of one series of a metric."""
 
     label: str
-    """Name that distinguishes the series; empty if there is only one series."""
+    """Name that distinguishes the series from the metric's other series; empty if there is only one."""
     headline: str
     what: str
-    """How the headline was computed, or why there is no headline."""
+    """How the series' headline was computed, or why there is no headline."""
     figures: Sequence[Phrase]
     unsteady: str | None
 
 
 @dataclass(frozen=True)
 class MeasuredMetric:
-    """A metric, or one kind of sample taken on the machines."""
+    """A metric of the benchmark, or one kind of sample of the machines."""
 
     name: Phrase
     plot: int
@@ -300,10 +303,10 @@ class Metrics(Block):
 
     kind = "metrics"
     columns: Sequence[str]
-    """Names of the figures, which are the columns."""
+    """Names of the figures, which become the columns."""
     parts: Sequence[MeasuredMetric]
     axes: Sequence[tuple[str, str]]
-    """Horizontal axes that users can choose for plots: key and name."""
+    """Horizontal axes that users can choose for the plots, each with its key and its name."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +320,7 @@ class Machines(Block):
 
 
 class Renderer(ABC, Generic[Piece]):
-    """Renders blocks as pieces of one format, such as lines."""
+    """Base class that converts blocks to pieces of one format, such as lines."""
 
     def render(self, blocks: Iterable[Block]) -> Iterator[Piece]:
         """Yield the pieces of all blocks."""
@@ -353,7 +356,7 @@ class Renderer(ABC, Generic[Piece]):
         yield from ()
 
     def nothing(self, block: Block) -> Iterator[Piece]:
-        """Yield nothing, for blocks that only a page shows."""
+        """Yield nothing. Used for blocks that only a page shows."""
         yield from ()
 
     machines = timeline = tiles = dot_plot = scaling_plot = page_only = nothing

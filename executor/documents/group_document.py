@@ -1,5 +1,5 @@
-"""A group of jobs as a document: the group's jobs and combinations, and a plot of the headline over a key of
-the matrix."""
+"""Documents about a group of jobs: its jobs, its combinations, and a plot of the headline over a key of the
+matrix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from executor.quantities import amount, quantity
 _WIDTH, _LEFT, _RIGHT = 640, 72, 120
 _HEIGHT, _TOP, _BOTTOM = 260, 18, 226
 _LINES = 8
-"""Maximum number of lines in a plot. Readers could not distinguish more lines."""
+"""Largest number of lines in a plot. Readers could not distinguish more lines."""
 _METHOD = (
     "Interval: 95 % confidence interval of the mean over runs, or over jobs if there are several rounds. USD: cost of the ended jobs "
     "until two minutes after their end, maximum cost of the others. USD per unit: for a headline per second, the machines' cost of one."
@@ -41,7 +41,7 @@ _METHOD = (
 
 
 def group_blocks(view: GroupView) -> Iterator[Block]:
-    """Yield a group for `bai status`."""
+    """Yield the document that `bai status` shows for a group."""
     yield Facts(_facts(view))
     yield from job_blocks(view)
 
@@ -82,8 +82,8 @@ def _word(job: GroupJob) -> Phrase:
 
 
 def plan_blocks(rows: Sequence[tuple[str, int, float | None]], *, max_cost: float | None) -> Iterator[Block]:
-    """Yield the plan of a group. rows: each combination, with the number of its jobs and the maximum cost of
-    a job (USD)."""
+    """Yield the plan of a group. rows: for each combination, its name, the number of its jobs, and the
+    maximum cost of a job (USD)."""
     columns = [Column("combination", number=False), Column("jobs"), Column("USD at most", pointed=False)]
     yield Table(columns, [[Phrase(words), Phrase(str(count)), _dollars(usd)] for words, count, usd in rows])
     total = sum((usd or 0.0) * count for _, count, usd in rows)
@@ -138,8 +138,8 @@ def _dollars(dollars: float | None) -> Phrase:
 
 
 def scaling_plot(compared: GroupComparison) -> ScalingPlot | None:
-    """Return a plot of the headline over a key with numbers, with a line for each combination of the other
-    keys. None if no key has numbers, or if there are fewer than two points."""
+    """Return a plot of the headline over a key of the matrix that has numbers. Each combination of the other
+    keys is a line. None if no key has numbers, or if there are fewer than two points."""
     key = compared.scale
     points = _points(compared, key) if key is not None else {}
     every = [point for line in points.values() for point in line]

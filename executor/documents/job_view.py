@@ -1,4 +1,4 @@
-"""The known facts about one job while a command follows the job, and after the job has ended."""
+"""What a command knows about the job that it follows, during the job and after its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def phase_words(finished: Mapping[str, float]) -> str:
-    """Return the durations of the finished phases as text. finished: seconds by phase."""
+    """Return the durations of the finished phases as text. finished: duration of each phase (seconds)."""
     return " · ".join(f"{name} {seconds(finished[name])}" for name in PHASES if name in finished)
 
 
@@ -46,7 +46,7 @@ class JobView:
     job_id: str
     job: Job
     place: str
-    """Path or address of the job's files."""
+    """Path or address of the folder with the job's files."""
     artifacts: str = ""
     """Path or address of the job's artifacts; empty if the job has no artifacts."""
     state: RunState = field(default_factory=RunState)
@@ -54,14 +54,13 @@ class JobView:
     cancelling: bool = False
     result: JobResult | None = None
     command: Callable[..., str] = command
-    """Function that returns the command line for a hint, made from the command's words."""
+    """Function that returns the command line for a hint, given the words of the command."""
     ending: str | None = None
-    """Reason why the coordinator ends all nodes, once the reason has been printed; None before."""
+    """Reason why the coordinator ends all nodes. None until that reason has been printed."""
     machine_warnings: Sequence[MachineWarning] = ()
-    """Warnings about the job's machines, as the machines were when the job began; empty until the job has
-    ended."""
+    """Warnings about the job's machines as they were when the job began. Empty until the job has ended."""
     over_runs: list[OverRuns] = field(default_factory=list)
-    """Metrics over the job's runs, if the job had several runs."""
+    """Statistics of each metric over the job's runs, if the job had several runs."""
     partial: bool = False
     """Whether the statistics cover only part of the records, because there were too many records to read."""
 
@@ -77,15 +76,16 @@ class JobView:
             self.measurements.add_lines(news.records)
 
     def own_copy(self, src: str) -> bool:
-        """Return whether `src` is the job's own copy of its scripts, which messages need not mention."""
+        """Return whether the source `src` is the job's own copy of its scripts, which messages need not
+        mention."""
         return any(
             place(source.src) == place(src) and source.kind is SourceKind.SCRIPTS and source.directory
             for source in self.job.sources
         )
 
     def remark(self, event: RunEvent) -> Phrase | None:
-        """Return the message that every view shows for an event. None for most events, because views show
-        phases and pulls in their own ways."""
+        """Return the message that every view prints for an event. None for most events: for example, each
+        view shows phases and pulls in its own way."""
         match event:
             case StopEvent() if not self._is_known_end(event):
                 return Phrase(event.message, "caution")
@@ -102,8 +102,8 @@ class JobView:
         return None
 
     def _is_known_end(self, event: StopEvent) -> bool:
-        """Return whether the reason to end is reported elsewhere: by the coordinator, or by the summary if
-        the benchmark never began."""
+        """Return whether the reason in a stop event is printed elsewhere: as the coordinator's reason, or in
+        the summary if the benchmark never began."""
         return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
 
     @property

@@ -27,7 +27,7 @@ _TONES: dict[str, Tone] = {
 }
 _HEADLINES = 2
 _HEADLINE_WIDTH = (12, 34)
-"""Minimum and maximum width of the column with headlines (characters)."""
+"""Smallest and largest width of the column with headlines (characters)."""
 
 
 def status_phrase(status: JobStatus) -> Phrase:
@@ -37,7 +37,7 @@ def status_phrase(status: JobStatus) -> Phrase:
 
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
-    """Return a row for each job. A narrow screen drops the least important columns."""
+    """Return a table with a row per job. On a narrow screen, the least important columns are dropped."""
     # The column `where` is shown only if a job runs on a machine other than this one.
     everywhere = any(each.status.where not in ("", "local") for each in jobs)
     chosen = [each for each in _COLUMNS if each[0].name != "where" or everywhere]
@@ -62,15 +62,15 @@ def _duration(job: ListedJob) -> Phrase:
 
 
 def _parameters(job: ListedJob) -> Phrase:
-    # The value of `--set ml.args=…` is shown with the arguments.
+    # The value of `--set ml.args=…` is shown together with the job's arguments.
     values = [f"{key}={value}" for key, value in job.set.items() if key not in ("ml.args", MATRIX)]
     arms = [", ".join(job.arms)] if job.arms else []
     return Phrase(" ".join([*values, *arms, *map(shlex.quote, job.arguments)]), "soft")
 
 
 def _headlines(headlines: Mapping[str, HeadlineValue], bounds: Mapping[str, float]) -> str:
-    """Return as many headlines as fit without truncating a number, but at least one headline. If necessary,
-    the headline's name is shortened in the middle."""
+    """Return as many of a job's headlines as fit without truncating a number, but at least one. If necessary,
+    the name of the headline is shortened in the middle."""
     least, most = _HEADLINE_WIDTH
     pairs = [
         (

@@ -1,5 +1,5 @@
-"""Texts about a job's machines: the machines' hardware and usage, and the usage of bai's own programs on the
-machines."""
+"""Texts about a job's machines: their hardware, their usage, and how much of it was due to bai's own
+programs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from executor.records.machine_facts import (
 from executor.records.series import Series
 
 _CHARACTERS = 1000
-"""Maximum length of a line about a node (characters)."""
+"""Largest length of a line about a node's machine (characters)."""
 _WARNINGS = 4
-"""Maximum number of warnings in a summary."""
+"""Largest number of machine warnings in a summary."""
 _LISTED = 12
-"""Maximum number of items shown of a list."""
+"""Largest number of items that are shown of a list, such as Python packages."""
 _NODES = 16
-"""Maximum number of rows in the table of nodes; `bai metrics` shows all nodes."""
+"""Largest number of rows in the table of nodes. `bai metrics` shows all nodes."""
 PROGRAMS = ("agent", "extractor", "shim")
 _GPU = re.compile(r"gpu\d+_utilization_percent")
 _PREFIX = "bai_host_"
@@ -74,8 +74,8 @@ def warning_facts(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[
 
 
 def _said(path: str, environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield label and text of the facts of the tables at a path. Each device has one text, and equal devices
-    are counted."""
+    """Yield label and text of each fact in the tables at a path of `environment.json`. The facts of a device
+    are one text, and equal devices are counted."""
     devices = []
     for name, table in tables_at(path, environment):
         said = [
@@ -112,8 +112,8 @@ def _packages(python: Mapping[str, Any]) -> list[str]:
 
 
 def host_line(host: Mapping[str, Series]) -> str:
-    """Return the latest usage of CPU, memory and GPU; for several nodes, the minimum and the maximum. The
-    text is empty before the first sample."""
+    """Return the latest usage of CPU, memory and GPU as text. For several nodes, the text shows the minimum
+    and the maximum. It is empty before the first sample."""
     nodes = by_node(host, lambda series: series.last)
     if len(nodes) > 1:
         return " · ".join([f"{len(nodes)} nodes", *_spread(list(nodes.values()))])
@@ -129,7 +129,7 @@ def host_line(host: Mapping[str, Series]) -> str:
 
 
 def node_table(host: Mapping[str, Series]) -> Table:
-    """Return the mean usage of each node; the table is empty for a job of one node."""
+    """Return a table with the mean usage of each node's machine. The table is empty for a job of one node."""
     nodes = by_node(host, lambda series: series.mean)
     rows = [[Phrase(rank), *usage_cells(means, unknown="-")] for rank, means in nodes.items()]
     if len(rows) > _NODES:
@@ -138,7 +138,7 @@ def node_table(host: Mapping[str, Series]) -> Table:
 
 
 def usage_cells(figures: Mapping[str, float], *, unknown: str = "") -> list[Phrase]:
-    """Return a cell for each column of `USAGE`."""
+    """Return the cells of a node for the columns `USAGE`."""
     gpus = gpu_loads(figures)
     texts = [f"{figures[_CPU]:.0f} %" if _CPU in figures else unknown]
     texts.append(size(figures[_MEMORY]) if _MEMORY in figures else unknown)
@@ -148,7 +148,8 @@ def usage_cells(figures: Mapping[str, float], *, unknown: str = "") -> list[Phra
 
 
 def by_node(host: Mapping[str, Series], figure: Callable[[Series], float]) -> dict[str, dict[str, float]]:
-    """Return a figure of each kind of sample, by node. The samples of a job of one node have no rank."""
+    """Return one figure of each kind of sample, by node and by the sample's name. In a job of one node, the
+    node's name is empty."""
     found: dict[str, dict[str, float]] = {}
     for series in host.values():
         if series.count:
@@ -158,7 +159,7 @@ def by_node(host: Mapping[str, Series], figure: Callable[[Series], float]) -> di
 
 
 def _spread(nodes: list[dict[str, float]]) -> list[str]:
-    """Return the minimum and the maximum usage over several nodes as text."""
+    """Return the smallest and the largest usage among several nodes as texts."""
     parts = []
     for title, name in (("cpu", _CPU), ("in", _RECEIVED), ("out", _SENT)):
         values = [node[name] for node in nodes if name in node]
@@ -176,8 +177,8 @@ def gpu_loads(node: Mapping[str, float]) -> list[float]:
 
 
 def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str:
-    """Return a sentence about the processor time of bai's own programs on these nodes, and its share of the
-    nodes' total. one_machine: whether the nodes share the CPUs of one machine.
+    """Return a sentence about the processor time that bai's own programs used on these nodes, and its share
+    of the nodes' total. one_machine: whether the nodes share the CPUs of one machine.
     """
     least = "at least " if any(map(_is_partial, nodes)) else ""
     several = len(nodes) > 1
@@ -195,7 +196,7 @@ def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> s
 
 
 def usage_facts(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> Iterator[Fact]:
-    """Yield the usage of bai's own programs. one_machine: whether the nodes share one machine."""
+    """Yield facts about the usage of bai's own programs. one_machine: whether the nodes share one machine."""
     yield Fact("bai", usage_sentence(nodes, one_machine=one_machine))
     for node in nodes:
         which = f"node {node.rank}: " if len(nodes) > 1 else ""
@@ -203,8 +204,8 @@ def usage_facts(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> Iter
 
 
 def usage_words(node: OwnUsage) -> Iterator[tuple[str, str]]:
-    """Yield the name of each of bai's programs, with its processor time and peak memory on this node; "–" if
-    unknown."""
+    """Yield the name of each of bai's programs, and its processor time and peak memory on this node as text,
+    which is "–" if unknown."""
     for name in PROGRAMS:
         usage: ProcessUsage | None = getattr(node, name)
         if usage is None:
@@ -217,8 +218,8 @@ def usage_words(node: OwnUsage) -> Iterator[tuple[str, str]]:
 
 
 def usage_share(node: OwnUsage) -> str:
-    """Return the share of bai's programs in the machine's processor time while the benchmark ran; "–" if
-    unknown."""
+    """Return the share of bai's programs in the machine's processor time while the benchmark ran, as text.
+    "–" if unknown."""
     least = "at least " if _is_partial(node) else ""
     share = _share([node])
     return "–" if share is None else f"{least}{share}"
@@ -229,16 +230,16 @@ def _taken(node: OwnUsage) -> float:
 
 
 def _is_partial(node: OwnUsage) -> bool:
-    """Return whether part of the usage is unknown. If the usage is unknown for both extractor and shim, the
-    benchmark did not run."""
+    """Return whether a part of bai's own usage is unknown. If the usage of both extractor and shim is
+    missing, nothing is unknown, because the benchmark did not run."""
     around = [node.extractor, node.shim]
     known = [usage for usage in (node.agent, *around) if usage is not None]
     return any(usage.at_least for usage in known) or (None in around and around != [None, None])
 
 
 def _share(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str | None:
-    """Return the share of bai's programs in the processor time; None if the share is unknown, or if the
-    benchmark took less time than the start and end of bai's programs."""
+    """Return the share of bai's programs in the processor time, as text. None if the share is unknown, or
+    above 100 % because the benchmark was shorter than bai's own start and end."""
     of_nodes = [(node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes]
     there = max(of_nodes) if one_machine else sum(of_nodes)
     if not all(node.cpus and node.benchmark_seconds for node in nodes):
@@ -254,6 +255,6 @@ def _cpu(value: float) -> str:
 
 
 def peak_words(peak: int, usage: Sequence[OwnUsage]) -> str:
-    """Return the peak memory of a process as text. The peak is only a bound if it cannot be distinguished
-    from the peak of the shim, from which the process was forked."""
+    """Return the peak memory of a process as text. A peak that is not above that of the shim, from which the
+    process was forked, is shown as an upper bound."""
     return quantity(peak, "bytes", floor=memory_floor(usage))[0]

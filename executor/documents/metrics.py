@@ -1,4 +1,4 @@
-"""Metrics as tables: figures, headlines and last values, and notes on metrics."""
+"""Tables of metrics, with figures, headlines and last values, and notes on metrics."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NAMED = 6
 _NEVER_SEEN = 10
 
 _FIELDS = {"min": "minimum", "max": "maximum"}
-"""Column → name of the figure in a series, if the two differ."""
+"""By column, the name of the figure in `Series`, if the names differ."""
 _OF_RANKS = ("last", "mean")
 """Figures that are shown for metrics of many ranks."""
 _ORDER = (
     "units", "trend", "headline", "first", "last", "median", "stdev", "p95", "min", "max", "mean", "count",
 )  # fmt: skip
 _LIVE = ("last", "min", "max", "mean", "count", "units", "trend")
-"""Columns while a job runs. On a narrow screen, the first columns are dropped last."""
+"""Columns of the table while a job runs. On a narrow screen, the first columns are dropped last."""
 _FINAL = (
     "headline",
     "last",
@@ -50,15 +50,15 @@ _FINAL = (
     "first",
     "trend",
 )
-"""Columns of a job that has ended."""
+"""Columns of the table after the job has ended."""
 _BEST = {Better.LOWER: "min", Better.HIGHER: "max"}
 
 
 def metric_table(every: Sequence[Series], *, final: bool = False, columns: Sequence[str] = ()) -> Table:
-    """Return a table with the figures of each series. final: whether to include the figures that matter after
-    the job's end. columns: if set, the table has only these columns, in this order."""
+    """Return a table with the figures of each series. final: whether the job has ended, after which further
+    figures are shown. columns: if set, the table has exactly these columns, in this order."""
     wanted = list(columns or (_FINAL if final else _LIVE))
-    # A headline that is the last value already has a column.
+    # If all headlines are the last values, the column `last` already shows them.
     if "headline" in wanted and not any(map(_has_headline, every)):
         wanted.remove("headline")
     names = columns or sorted(wanted, key=_ORDER.index)
@@ -87,7 +87,7 @@ def _column(name: str, drops: int) -> Column:
 def _figure_cell(name: str, series: Series) -> Phrase:
     match name:
         case "units":
-            # Units are left out if the values contain the units.
+            # The units are empty if the values already contain them.
             return Phrase(quantity(series.last, series.units)[1], "soft")
         case "trend":
             return Phrase("", trend=series.trend.points)
@@ -96,13 +96,14 @@ def _figure_cell(name: str, series: Series) -> Phrase:
         case "headline":
             return Phrase(_headline(series))
         case "last" if not series.count and series.left_out:
-            # During the warm-up the warm-up's values are shown, because users who watch the job want to see a
-            # value.
+            # During the warm-up, values of the warm-up are shown, because users who watch the job want to see
+            # a value.
             return Phrase(quantity(series.newest, series.units, floor=series.floor)[0], "strong")
-    # A deviation of bounds has no meaning.
+    # The deviation is not shown if values are only bounds, because it would have no meaning.
     known = series.count and not (name == "stdev" and series.is_bound)
     value = getattr(series, _FIELDS.get(name, name)) if known else None
-    # A deviation is a difference, so a small deviation is exact, not a bound.
+    # The floor is not applied to a deviation: it is a difference, so a small deviation is exact and not a
+    # bound.
     floor = series.floor if name != "stdev" else None
     text = quantity(value, series.units, floor=floor)[0] if value is not None else "-"
     return Phrase(text, _figure_tone(name, series))
@@ -119,7 +120,8 @@ def _has_headline(series: Series) -> bool:
 
 
 def _headline(series: Series) -> str:
-    """Return the headline of a run, and how the headline was computed."""
+    """Return the headline of a series as text, with the way in which it was computed, unless it is the last
+    value."""
     if not series.count or series.headline_is is None:
         return "-"
     number = quantity(series.headline, series.units, floor=series.floor)[0]
@@ -127,7 +129,8 @@ def _headline(series: Series) -> str:
 
 
 def spread_table(every: Sequence[Spread]) -> Table:
-    """Return a row for each metric of many ranks, with the minimum and the maximum over the ranks."""
+    """Return a table with a row per metric of many ranks. The row shows minimum and maximum over the
+    ranks."""
     heads = ("ranks", *(f"{name} of ranks" for name in _OF_RANKS), "mean headline", "count")
     rows = []
     for spread in every:
@@ -141,7 +144,8 @@ def spread_table(every: Sequence[Spread]) -> Table:
 
 
 def over_runs_table(metrics: Sequence[OverRuns]) -> Table:
-    """Return a row for each metric: the number of runs, the mean, and its 95 % confidence interval."""
+    """Return a table with a row per metric: the number of runs, the mean over the runs, and its 95 %
+    confidence interval."""
     rows = []
     for each in metrics:
         reach = "–" if math.isinf(each.half_width) else f"±{amount(each.half_width, each.units)}"
@@ -153,15 +157,15 @@ def over_runs_table(metrics: Sequence[OverRuns]) -> Table:
 
 
 def headline_rows(measured: Measurements | None) -> list[Series]:
-    """Return the rows with a headline, as the summary and `bai metrics` show the headlines: one row per rank,
-    or one row over all ranks if the metric requests a combination."""
+    """Return the series that have a headline, as the summary and `bai metrics` show them. There is one series
+    per rank, or one for all ranks if the metric combines them."""
     if measured is None:
         return []
     return [each for each in measured.rows if each.count and each.headline_is is not None]
 
 
 def headline_as_json(series: Series) -> dict[str, Any]:
-    """Return a row with a headline as JSON values."""
+    """Return the headline of a series as JSON values."""
     how = series.headline_is or Headline.LAST
     return {
         "value": series.headline,
@@ -174,8 +178,8 @@ def headline_as_json(series: Series) -> dict[str, Any]:
 
 
 def headline_words(how: Headline | None, count: int, runs: int = 1, *, ranks: str = "") -> str:
-    """Return how a headline was computed, for example "last of 40" or "median of 5 runs (last)"; empty for a
-    single value. ranks: how the ranks are combined."""
+    """Return how a headline was computed, for example "last of 40" or "median of 5 runs (last)". Empty if
+    there was a single value. ranks: text on how the ranks were combined."""
     kind = (how or Headline.LAST).value
     if runs > 1:
         return f"median of {runs:,} runs ({kind}{ranks})"
@@ -183,7 +187,7 @@ def headline_words(how: Headline | None, count: int, runs: int = 1, *, ranks: st
 
 
 def headlines_table(measured: Measurements) -> Table:
-    """Return a row for each headline."""
+    """Return a table with a row for each headline."""
     rows, apart = spreads(headline_rows(measured))
     kinds = [headline_words(each.headline_is, each.count, each.runs) for each in rows]
     found = [
@@ -199,7 +203,7 @@ def headlines_table(measured: Measurements) -> Table:
 
 
 def last_values_table(job: Job, values: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return a row for each last value, in the order of the descriptor, with its age."""
+    """Return a table with the last value of each series and its age, in the order of the descriptor."""
     described = {metric.name: metric for metric in job.named_metrics()}
     rows: dict[str, list[Mapping[str, Any]]] = {name: [] for name in described}
     for value in values.values():
@@ -225,7 +229,8 @@ def _value_row(
 
 
 def _ends(ends: tuple[float, float], units: str, floor: float | None) -> tuple[str, str]:
-    """Return the minimum and the maximum as text, and the units if the text does not contain the units."""
+    """Return minimum and maximum as text, and the units. The units are empty if the text already contains
+    them."""
     texts = [quantity(end, units, floor=floor) for end in ends]
     return (texts[0][0] if texts[0] == texts[1] else " – ".join(text for text, _ in texts)), texts[0][1]
 
@@ -235,7 +240,7 @@ def _between(ends: tuple[float, float], units: str, *, floor: float | None) -> s
 
 
 def time_since(time_ms: int) -> str:
-    """Return the age of a time (ms UTC) as text, for example "5.0 s ago"."""
+    """Return how long ago a time (ms UTC) was as text, for example "5.0 s ago"."""
     return f"{span_since(time_ms)} ago"
 
 
@@ -245,7 +250,7 @@ def span_since(time_ms: int) -> str:
 
 
 def metric_notes(every: Sequence[Series]) -> Notes:
-    """Return notes on the figures in a table."""
+    """Return notes on the figures of these series, for example on values that were left out."""
     return Notes(list(_notes(every)))
 
 
@@ -274,15 +279,15 @@ def _unsteady_notes(every: Sequence[Series]) -> Iterator[Phrase]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    """Return the names with a count greater than 0, each with its count; empty if no count is greater than
-    0."""
+    """Return the names whose count is greater than 0, each with its count, as text. Empty if there is no such
+    name."""
     named = [f"{name} ({count:,})" for name, count in counts.items() if count]
     return listed(named, _NAMED)
 
 
 def _unsteady(series: Series) -> str | None:
-    """Return why a series of one run is not steady; None if the series is steady. A series of several runs is
-    not judged, because each run would have to be judged separately."""
+    """Return a sentence that says why a series of one run is not steady; None if it is steady. A series of
+    several runs is not judged, because each run would have to be judged separately."""
     if series.runs > 1 or not series.count:
         return None
     found = unsteady(series.trend.points, tolerance=series.tolerance)
@@ -290,7 +295,8 @@ def _unsteady(series: Series) -> str | None:
 
 
 def unseen_notes(names: Sequence[str], result: JobResult | None, *, most: int = _NEVER_SEEN) -> Notes:
-    """Return notes on metrics without a value, whose patterns never matched, or matched without a number."""
+    """Return notes on metrics without a value. Their patterns never matched, or matched a text that is not a
+    number."""
     extracted = result.metrics if result is not None else None
     matched = (extracted.never_numbers if extracted is not None else None) or {}
     found = {name: matched[name] for name in names if name in matched}

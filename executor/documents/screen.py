@@ -1,4 +1,4 @@
-"""Prints documents to standard output, on a terminal or into a pipe."""
+"""Prints documents to standard output, which is a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _ASCII = str.maketrans(
 )
 _PIPE_WIDTH = 160
 _APART = frozenset({"heading", "paragraph", "table", "facts"})
-"""Kinds of blocks that have an empty line above, unless such a block follows a block of a kind in the next
-constant."""
+"""Kinds of blocks that have an empty line above them, unless they follow a block of a kind in `_HEADS`."""
 _HEADS = frozenset({"title", "outcome", "heading"})
 _ROWS = 40
 _FACTS = 12
 _LEAST_NAME = 12
-"""Minimum width of a name before the name's numbers (characters). If there is less room, names are on
-separate lines."""
+"""Smallest width of the names' column (characters). If there is less room, each name is on a line of its own
+above its numbers."""
 _NAME_SHARE = 3
-"""The names of a table may take the whole width divided by this number from its other columns."""
+"""On a narrow screen, the names' column can take at most the screen's width divided by this number from the
+other columns."""
 _LEAST = 8
-"""Minimum width of a name or of a wrapped text (characters)."""
+"""Smallest width of a name or of a wrapped text (characters)."""
 _LABEL = 9
 _INDENT = 2
 _GAP = 2
@@ -66,7 +66,7 @@ _GAP = 2
 
 @dataclass(frozen=True, eq=False)
 class _Shown:
-    """A column of a table with the texts of the column's cells."""
+    """A column of a table, with the texts of its cells."""
 
     column: Column
     cells: list[Text]
@@ -74,14 +74,14 @@ class _Shown:
 
     @cached_property
     def width(self) -> int:
-        """Width that shows all cells completely (characters)."""
+        """Width with which all cells of the column are shown completely (characters)."""
         lines = (line for cell in self.cells for line in cell.plain.split("\n"))
         longest = max(map(len, self.trends), default=0)
         width = max([self.column.least, longest, cell_len(self.column.name), *map(cell_len, lines)])
         return min(width, self.column.most or width)
 
     def fitted(self, room: int) -> int:
-        """Return the column's width if `room` characters are available; 0 if the column is dropped."""
+        """Return the column's width if `room` characters are available; 0 if the column must be dropped."""
         if self.column.wraps:
             return min(self.width, max(_LEAST, room))
         has_texts = any(cell.plain for cell in self.cells) or any(self.trends)
@@ -90,21 +90,22 @@ class _Shown:
 
 
 class Screen(Renderer[RenderableType]):
-    """Converts blocks into objects that rich prints, at most `width` characters wide."""
+    """Converts blocks to objects that rich can print. The objects are at most `width` characters wide."""
 
     def __init__(self, *, width: int, unicode: bool = True, wraps: bool = True) -> None:
-        """wraps: whether sentences are wrapped between words. In a pipe, each sentence is one line."""
+        """wraps: whether sentences are wrapped between words. False for a pipe, in which each sentence is one
+        line."""
         self._width = width
         self._unicode = unicode
         self._wraps = wraps
 
     def show(self, console: Console, blocks: Iterable[Block]) -> None:
-        """Print blocks. Texts that users copy are wrapped only by the terminal."""
+        """Print the blocks. Texts that users copy are wrapped only by the terminal itself."""
         for each in self.render(blocks):
             console.print(each, soft_wrap=isinstance(each, Text))
 
     def render(self, blocks: Iterable[Block]) -> Iterator[RenderableType]:
-        """Yield the pieces of all blocks, with empty lines between some blocks."""
+        """Yield the objects of all blocks, with empty lines between some of the blocks."""
         above = ""
         for block in blocks:
             pieces = list(super().render([block]))
@@ -114,7 +115,7 @@ class Screen(Renderer[RenderableType]):
             above = block.kind if pieces else above
 
     def text(self, text: str, tone: str = "") -> Text:
-        """Return any text in a style, without characters that the screen cannot show."""
+        """Return a text in the style of `tone`. Characters that the screen cannot show are replaced."""
         plain = plain_text(text)
         return Text(plain if self._unicode else plain.translate(_ASCII), style=_STYLES.get(tone, ""))
 
@@ -225,7 +226,7 @@ class Screen(Renderer[RenderableType]):
         return shown.cells[index]
 
     def _columns(self, block: Table, rows: Sequence[Sequence[Phrase]]) -> list[_Shown]:
-        """Return the columns with their texts. Units that several cells of a row share get a column of their
+        """Return the table's columns with their texts. If cells have units, the units get a column of their
         own."""
         found = [self._column(i, column, [row[i] for row in rows]) for i, column in enumerate(block.columns)]
         with_units = [i for row in rows for i, each in enumerate(row) if each.units]
@@ -247,7 +248,8 @@ class Screen(Renderer[RenderableType]):
         return Text("\n").join(self.text(line, phrase.tone) for line in text.split("\n"))
 
     def _fitting(self, columns: Sequence[_Shown], *, least_name: int) -> dict[_Shown, int]:
-        """Return the columns that fit, each with its width. The first column takes the remaining width."""
+        """Return the columns that fit on the screen, each with its width. The first column gets the remaining
+        width."""
         name, *others = columns
         stay = [each for each in others if not each.column.drops and not each.column.wraps]
         widths = {each: each.width for each in stay}
@@ -255,7 +257,7 @@ class Screen(Renderer[RenderableType]):
         least = name.width if name.column.wraps else min(name.width, max(_LEAST, least_name))
         widths[name] = min(least, max(_LEAST, left))
         left -= widths[name]
-        # Wrapped columns get their width first, and the other columns after these, in the order of their
+        # Columns that are wrapped get their width first. The other columns follow in the order of their
         # importance.
         for each in sorted(others, key=lambda each: (not each.column.wraps, each.column.drops)):
             if each not in widths and (width := each.fitted(left - _GAP)):
@@ -267,8 +269,8 @@ class Screen(Renderer[RenderableType]):
     def _stacked(
         self, rows: Sequence[Sequence[Phrase]], columns: Sequence[_Shown], *, whole_names: bool
     ) -> Iterator[RenderableType]:
-        """Yield each row as several lines: first the row's name and units, and below these the columns that
-        fit."""
+        """Yield each row of a table as several lines: its name and units first, and below them the columns
+        that fit."""
         *numbers, last = self._stacking(columns)
         indent = " " * _INDENT
         heads = indent + "".join(f"{each.column.name:>{each.width}}  " for each in numbers)
@@ -285,7 +287,7 @@ class Screen(Renderer[RenderableType]):
             yield from (Text(" " * len(figures)).append_text(each) for each in rest)
 
     def _stacking(self, columns: Sequence[_Shown]) -> Sequence[_Shown]:
-        """Return the columns that fit into the lines below a name."""
+        """Return the columns that fit into the line below a row's name."""
         columns = [each for each in columns if each.column.name or each is columns[-1]]
         while (drops := max(each.column.drops for each in columns)) and (
             sum(_GAP + each.width for each in columns) > self._width
@@ -294,8 +296,8 @@ class Screen(Renderer[RenderableType]):
         return columns
 
     def _name(self, phrase: Phrase, width: int | None = None) -> Text:
-        """Return a row's name with the sign of its direction, shortened in the middle if it is wider than
-        `width` characters."""
+        """Return a row's name with the sign of the metric's better direction. A name that is wider than
+        `width` characters is shortened in the middle."""
         sign = ""
         if phrase.better is not None:
             sign = self.text(" ↓" if phrase.better is Better.LOWER else " ↑").plain
@@ -313,8 +315,8 @@ def _units(row: Sequence[Phrase]) -> str:
 
 
 def screen_width() -> int:
-    """Return the width of standard output (characters): the terminal's width; without a terminal, practically
-    no limit."""
+    """Return the width of the terminal (characters). If standard output is not a terminal, the width is
+    practically unlimited."""
     return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
 
 
@@ -326,7 +328,7 @@ def show_blocks(blocks: Iterable[Block]) -> None:
 
 
 def show(what: RenderableType) -> None:
-    """Print to standard output: with colours on a terminal, as plain lines elsewhere."""
+    """Print an object to standard output, with colours on a terminal and as plain lines elsewhere."""
     if sys.stdout.isatty():
         Console(highlight=False).print(what, soft_wrap=isinstance(what, Text))
     else:
@@ -334,7 +336,7 @@ def show(what: RenderableType) -> None:
 
 
 def print_plainly(what: RenderableType, *, width: int) -> None:
-    """Print to standard output, without colours and without spaces at the ends of lines."""
+    """Print an object to standard output, without colours and without spaces at the ends of lines."""
     drawn = io.StringIO()
     console = Console(file=drawn, width=width, no_color=True, force_terminal=False, highlight=False)
     console.print(what, soft_wrap=isinstance(what, Text))

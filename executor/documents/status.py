@@ -1,4 +1,4 @@
-"""`bai status`: the current status of one job, as a document and as JSON."""
+"""What `bai status` shows: the current status of one job, as a document and as JSON."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StatusView:
     result: JobResult | None = None
     """Result of the job; None until the job has ended."""
     measured: Measurements | None = None
-    """Statistics of the values; None until the job has ended, and if there are too many values."""
+    """Statistics of the job's values. None until the job has ended, and if there are too many values."""
     over_runs: Sequence[OverRuns] = ()
     machines: Sequence[NodeEnvironment] = ()
     command: Callable[..., str] = command
@@ -65,16 +65,16 @@ class StatusView:
     generations: Sequence[GenerationOutcome] = ()
     """Past generations of a running job; empty without --verbose."""
     hints: Hints | None = None
-    """The benchmark's latest hints about other numbers of nodes; None without --verbose."""
+    """The benchmark's latest hints about its speed with other numbers of nodes; None without --verbose."""
     size: SizeStatus | None = None
-    """The latest change of the number of nodes, if hints may change it; None without --verbose."""
+    """The latest change of the number of nodes, if the job's hints can change it; None without --verbose."""
     verbose: bool = False
     one_machine: bool = False
     """Whether all nodes of the job are on one machine."""
 
     @property
     def unseen(self) -> list[str]:
-        """Metrics that have no value although the job has ended."""
+        """Names of the metrics that have no value although the job has ended."""
         if self.result is None or self.result.metrics is None:
             return []
         counts = self.result.metrics.per_metric
@@ -82,7 +82,7 @@ class StatusView:
 
 
 def status_as_json(view: StatusView) -> dict[str, Any]:
-    """Return all fields as JSON values; `environments` only with --verbose."""
+    """Return all fields of the view as JSON values. `environments` is included only with --verbose."""
     step, result = view.status.next_step, view.result
     return {
         **view.status.as_table(),
@@ -111,7 +111,8 @@ def status_as_json(view: StatusView) -> dict[str, Any]:
 
 
 def status_blocks(view: StatusView) -> Iterator[Block]:
-    """Yield the job's state, its numbers and its nodes and, if its agent has died, the next step."""
+    """Yield the job's state, its numbers and its nodes. If the job's agent has died, also yield the next step
+    for the user."""
     yield Title(view.status.job_id, _title(view.status))
     yield Facts(list(_facts(view)))
     if view.result is not None:
@@ -129,7 +130,7 @@ def status_blocks(view: StatusView) -> Iterator[Block]:
 
 
 def _title(status: JobStatus) -> Phrase:
-    """Return the status and, for a running elastic job, its generation."""
+    """Return the job's status as title and, for a running elastic job, its generation."""
     phrase = status_phrase(status)
     if status.generation is None or status.status not in GOES_ON:
         return phrase
@@ -154,8 +155,8 @@ def _facts(view: StatusView) -> Iterator[Fact]:
 
 
 def _known_of_run(view: StatusView) -> Iterator[Fact]:
-    """Yield the facts of the result or, before the job has a result, the current warnings; after these, the
-    warnings about the machines."""
+    """Yield the facts of the job's result or, before there is a result, the current warnings. Then yield the
+    warnings about the job's machines."""
     status, result = view.status, view.result
     if result is not None:
         yield from result_facts(result)
@@ -175,7 +176,7 @@ def _outcome(status: JobStatus) -> Iterator[Fact]:
 
 
 def _dead_agent(view: StatusView) -> Iterator[Fact]:
-    """Yield the state of a job whose agent has died, and the next step."""
+    """Yield the state of a job whose agent has died, and the next step for the user."""
     status = view.status
     since = f"; its last sign was {time_since(status.since)}" if status.since else ""
     yield Fact("agent", f"gone, without a result{since}")
@@ -197,7 +198,8 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
 def _activity(status: JobStatus) -> Iterator[Fact]:
     since = f", since {span_since(status.since)}" if status.since else ""
     yield Fact("phase", f"{status.phase or 'starting'}{since}")
-    # For an elastic job the title contains the restarts, and the job's events call every change a restart.
+    # The restarts of an elastic job are in the title. They are not counted here, because the job's events
+    # call every change a restart.
     if status.restarts is not None and status.generation is None:
         yield Fact("restarts", status.restarts)
     if status.cancelling:
@@ -218,8 +220,8 @@ def _numbers(view: StatusView) -> Iterator[Block]:
 
 
 def generation_sentence(generation: GenerationStatus) -> str:
-    """Return a sentence about the current generation of an elastic job: the generation's members, start and
-    reason, and the used restarts."""
+    """Return a sentence about the current generation of an elastic job: its members, when and why it started,
+    and how many restarts were used."""
     span = span_since(generation.since) if generation.since is not None else "a moment"
     since = f", since {generation.why}" if generation.why else ""
     if generation.is_parked:
@@ -243,12 +245,11 @@ def _is_ahead(time_ms: int | None) -> TypeGuard[int]:
 
 
 def nodes_table(nodes: Sequence[NodeStatus], *, is_over: bool, is_elastic: bool = False) -> Table:
-    """Return a table with a row for each node; empty for a job of one node."""
+    """Return a table with a row per node. The table is empty for a job of one node."""
     ranks = ["rank"] if is_elastic else []
     names = ("node", *ranks, "instance", "address", "phase", "last sign")
     columns = [Column(name, number=False) for name in names]
-    # Only the column with the end of a node's part is wrapped, because users copy the ids in the other
-    # columns.
+    # Only the column that says how a node ended is wrapped, because users copy the ids in the other columns.
     columns.append(Column("end", number=False, wraps=True))
     return Table(columns, [_node_row(each, is_over=is_over, is_elastic=is_elastic) for each in nodes])
 
@@ -273,7 +274,7 @@ def _phase(node: NodeStatus) -> str:
 
 
 def _node_end(node: NodeStatus, *, is_over: bool) -> Phrase:
-    """Return how a node's part ended, and any problem with the node's record."""
+    """Return how a node's part of the job ended, and any problem with the node's record."""
     is_good = node.outcome == Outcome.SUCCEEDED.value
     end = node.left or ("did not say how it ended" if is_over else "")
     if node.outcome is not None:
@@ -297,7 +298,7 @@ def _details(view: StatusView) -> Iterator[Block]:
 
 
 def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
-    """Return the transports between the nodes, each with the nodes that reported the transport."""
+    """Return the network transports between the nodes, each with the nodes that reported it."""
     ranks: dict[str, list[str]] = {}
     for node in nodes:
         for sentence in transport_sentences(node.transports):
@@ -309,7 +310,7 @@ def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
 
 
 def size_facts(size: SizeStatus | None) -> list[Fact]:
-    """Return the latest change of the number of nodes."""
+    """Return facts about the latest change of the number of nodes."""
     if size is None:
         return []
     if size.requested is not None:
@@ -322,7 +323,8 @@ def size_facts(size: SizeStatus | None) -> list[Fact]:
 
 
 def _hints(hints: Hints | None) -> list[Fact]:
-    """Return the benchmark's hints, with their node and age. Very long hints are truncated."""
+    """Return the benchmark's latest hints, with the node that sent them and their age. Very long hints are
+    truncated."""
     if hints is None:
         return []
     text = hints.text if len(hints.text) <= _HINT_CHARACTERS else f"{hints.text[: _HINT_CHARACTERS - 1]}…"
@@ -333,5 +335,5 @@ def _hints(hints: Hints | None) -> list[Fact]:
 
 
 def _settings(job: Job) -> list[Fact]:
-    """Return the values that `--set` has changed."""
+    """Return the descriptor's values that `--set` has changed."""
     return [Fact("" if i else "set", f"{key}={value}") for i, (key, value) in enumerate(job.set.items())]

@@ -1,5 +1,5 @@
-"""Texts about an ended job: facts for the job's status and report, the summary on one screen, and the table
-of generations."""
+"""Texts about a job that has ended: facts for its status and its report, the summary on one screen, and the
+table of generations."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from executor.records.series import Series
 _LAST_LINES = 10
 _GENERATIONS = 12
 _GENERATION_METRICS = 2
-"""Maximum number of rows, and of metrics, in the table of generations on a screen."""
+"""Largest number of rows, and of metrics with a column, in the table of generations on a screen."""
 _ROWS = 30
-"""Maximum number of metrics on a screen."""
+"""Largest number of metrics in the summary on a screen."""
 
 
 def result_outcome(result: JobResult) -> OutcomeLine:
@@ -60,7 +60,7 @@ def result_outcome(result: JobResult) -> OutcomeLine:
 
 
 def result_facts(result: JobResult) -> Iterator[Fact]:
-    """Yield the facts of a result except its outcome. Warnings come last."""
+    """Yield all facts of a job's result except its outcome. Warnings come last."""
     if result.benchmark is not None and (words := list(_benchmark_words(result.benchmark, result))):
         yield Fact("benchmark", " · ".join(words))
     if result.git is not None:
@@ -83,7 +83,8 @@ def _replaced(result: JobResult) -> Iterator[Fact]:
 
 
 def checkpoint_words(checkpoints: CheckpointSummary) -> str:
-    """Return how many checkpoints were saved and restored, with their size and time."""
+    """Return as text how many checkpoints were saved and restored, with their size and the time that this
+    took."""
     parts = []
     if checkpoints.kept:
         parts.append(
@@ -106,14 +107,14 @@ def last_lines(result: JobResult) -> Iterator[Block]:
 
 
 def transport_sentences(transports: Mapping[str, Sequence[str]] | None) -> Iterator[str]:
-    """Yield a sentence about the transports that each library reported."""
+    """Yield a sentence per library about the network transports that it reported."""
     for library, uses in (transports or {}).items():
         yield f"{library}: {', '.join(uses)}"
 
 
 def commit_words(git: Git | GitCommit, *, digits: int | None = None) -> str:
-    """Return the commit of the benchmark. digits: number of digits of the commit's hash; if None, all digits
-    are shown."""
+    """Return the Git commit of the benchmark as text. digits: number of digits of the hash that are shown;
+    None for all."""
     branch = f" ({git.branch})" if git.branch else ""
     return f"{git.commit[:digits]}{branch}{', with uncommitted changes' if git.dirty else ''}"
 
@@ -137,8 +138,8 @@ def _memory_words(benchmark: BenchmarkExit, usage: Sequence[OwnUsage]) -> Iterat
     largest, tree = benchmark.peak_memory_bytes or 0, benchmark.tree_peak_memory_bytes or 0
     if largest:
         yield f"peak memory {peak_words(largest, usage)} (largest process)"
-    # The count for all processes leaves out file pages that were already in memory, but the count for a
-    # single process includes such pages.
+    # The peak of all processes leaves out file pages that were already in memory, but the peak of a single
+    # process includes them.
     if tree > largest:
         yield f"{size(tree)} (all processes, with cached files)"
 
@@ -157,8 +158,8 @@ def show_summary(console: Console, job_view: JobView, *, unicode: bool = True) -
 
 
 def summary_blocks(job_view: JobView) -> Iterator[Block]:
-    """Yield the outcome, the last output lines of a failed benchmark, timings, metrics, and the location of
-    files."""
+    """Yield the outcome, the last output lines of a failed benchmark, timings, metrics, and where the files
+    are."""
     result = job_view.result
     yield Title(job_view.job_id, ruled=True)
     if result is not None:
@@ -205,7 +206,7 @@ def _metrics(job_view: JobView) -> Iterator[Block]:
     yield node_table(measured.host)
     yield replace(over_runs_table(job_view.over_runs), more=more)
     yield metric_notes(seen[:_ROWS])
-    # A node that is no longer a member does not cause a warning.
+    # An empty series causes no note if its node is no longer a member and other nodes continued the series.
     go_on = {each.without_ranks for each in measured.benchmark.values() if each.count}
     notes = (
         text
@@ -239,9 +240,9 @@ def generations_of_result(job: Job, result: JobResult | None) -> Table:
 def generations_table(
     found: Sequence[GenerationOutcome], *, metrics: int, most: int, floors: Mapping[str, float] | None = None
 ) -> Table:
-    """Return a table with a row for each generation; empty if the job has only one. metrics: number of
-    metrics with a column. most: maximum number of rows; the last generations are shown. floors: values up to
-    which headlines are only bounds, by metric with labels.
+    """Return a table with a row per generation. The table is empty if the job has only one generation.
+    metrics: number of metrics with a column. most: largest number of rows; the last generations are shown.
+    floors: values up to which headlines are only bounds, by metric with labels.
     """
     if len(found) < 2:
         return Table([], [])
@@ -266,7 +267,7 @@ def generations_table(
 
 
 def members_words(members: Sequence[int]) -> str:
-    """Return the number of members and their numbers, for example "4: 0–2, 5"."""
+    """Return as text how many members a generation has and their node numbers, for example "4: 0–2, 5"."""
     if not members:
         return ""
     spans: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Texts of other programs, addresses and sparklines, as they appear on a screen."""
+"""Makes texts of other programs, addresses and sparklines fit for a screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bai_agent.metrics.search.terminal import on_screen
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
 _LONGEST = 4000
-"""Maximum length of a shown line (characters)."""
+"""Largest length of a line that is shown (characters)."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # `_CONTROL` matches CSI, OSC and other string sequences (with their terminators), two-byte escapes, and all
 # other control characters.
@@ -32,7 +32,7 @@ _CONTROL = re.compile(
 )
 _UNSEEN = re.compile(rf"(?![\n\t])[{_INVISIBLE}]")
 _FORMULA = ("=", "+", "-", "@")
-"""First characters of formulas in spreadsheets."""
+"""Characters with which formulas in spreadsheets begin."""
 
 
 def place(url: str) -> str:
@@ -41,7 +41,7 @@ def place(url: str) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """Return `values` as a row of at most `width` bars. Each bar is the mean of an equal part of the
+    """Return a row of at most `width` bars for `values`. Each bar is the mean of an equal part of the
     values."""
     if not values or width < 1:
         return ""
@@ -57,9 +57,10 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
 
 
 def safe_line(line: str) -> str:
-    """Return any `line` in a form that is safe for a terminal: with colours, without other control sequences.
+    """Return `line`, which can have any content, in a form that is safe for a terminal. Colours are kept, but
+    all other control sequences are removed.
 
-    As on a screen, only the text after the last carriage return stays, and characters that backspaces
+    As on a screen, only the text after the last carriage return is kept, and characters that backspaces
     overwrite are removed. The result has at most `_LONGEST` characters.
     """
     if "\r" in line:
@@ -75,19 +76,20 @@ def safe_line(line: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return any `text` as part of a sentence: one line, without control characters."""
+    """Return `text`, which can have any content, for use within a sentence: one line without control
+    characters."""
     return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
 
 
 def as_utf8(text: str) -> str:
-    """Return `text` in a form that can be encoded as UTF-8. Lone surrogates, which JSON may contain, become
+    """Return `text` in a form that can be encoded as UTF-8. Lone surrogates, which JSON can contain, become
     question marks."""
     return text.encode(errors="replace").decode()
 
 
 def spreadsheet_cell(text: str) -> str:
-    """Return `text` as a cell of CSV: one line, with an apostrophe in front if a spreadsheet would evaluate
-    it.
+    """Return `text` as a cell of CSV, in one line. If a spreadsheet would evaluate the text, an apostrophe is
+    put in front.
 
     See https://owasp.org/www-community/attacks/CSV_Injection.
     """
@@ -96,21 +98,22 @@ def spreadsheet_cell(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return `text`, possibly of several lines, with characters that a terminal would interpret or hide as escapes: "\\u001b".
+    """Return `text` with escapes such as "\\u001b" for characters that a terminal would interpret or hide.
+    The text can have several lines.
 
-    TOML and JSON with all texts in double quotes keep their meaning.
+    The meaning of TOML and JSON does not change if all of their texts are in double quotes.
     """
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_as_escape, text)
 
 
 def tell(text: str = "", *, end: str = "\n", stream: IO[str] | None = None, flush: bool = False) -> None:
-    """Print `text` to the user, made `visible`. This function must print all text that may come from other
-    programs or users."""
+    """Print `text` to the user, with the escapes of `visible`. All text that can come from other programs or
+    users must be printed by this function."""
     print(visible(text), end=end, file=stream, flush=flush)
 
 
 def visible_bytes(lines: bytes) -> bytes:
-    """Return lines of JSON made `visible`. Bytes that are not UTF-8 become question marks."""
+    """Return lines of JSON with the escapes of `visible`. Bytes that are not UTF-8 become question marks."""
     return visible(lines.decode(errors="replace")).encode()
 
 
@@ -120,7 +123,7 @@ def _as_escape(match: re.Match[str]) -> str:
 
 
 def colourless(line: str) -> str:
-    """Return a line that `safe_line` made, without its colours, for a terminal that does not support
+    """Return a line that `safe_line` made without its colours, for a terminal that does not support
     colours."""
     return _COLOUR.sub("", line)
 
@@ -141,7 +144,7 @@ def draws_in_place() -> bool:
 
 
 def shortened(name: str, width: int, *, unicode: bool = True) -> str:
-    """Return `name` shortened in the middle, because long names often differ at their ends."""
+    """Shorten `name` in the middle, because long names often differ at their ends."""
     if len(name) <= width:
         return name
     end = width // 2

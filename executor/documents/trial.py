@@ -1,5 +1,5 @@
-"""Texts about the values that a descriptor's patterns find in a log or in their examples, and about
-presets."""
+"""Texts about presets, and about the values that a descriptor's patterns find in a log or in the patterns'
+examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from executor.trial.metrics_trial import MetricsTrial, PatternResult
 
 
 def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
-    """Yield the statistics of each metric, followed by the metric's errors and near misses."""
+    """Yield the statistics of each metric, and below them the metric's errors and near misses."""
     pace = f" at {trial.lines_per_second:,.0f} lines/s" if trial.seconds else ""
     searched = f"searched for {counted(len(trial.metrics), 'metric')}{pace}"
     yield Paragraph(f"{trial.log}: {counted(trial.lines, 'line')}, {size(trial.bytes)}; {searched}")
@@ -37,7 +37,7 @@ def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
 
 
 def _remarks(result: PatternResult) -> Iterator[Phrase]:
-    """Yield doubts about the values of a pattern, or lines that almost match the pattern."""
+    """Yield what looks wrong with the values that a pattern found, or lines that almost match the pattern."""
     name = result.metric.name
     if result.not_numbers and result.count:
         yield Phrase(not_a_number_warning(name, result.not_numbers, result.not_number, metric=result.metric))
@@ -91,7 +91,7 @@ def preset_lines(presets: Iterable[Preset]) -> str:
 
 
 def use_text(use: PresetUse) -> str:
-    """Return one line with the metrics that a preset adds to a descriptor."""
+    """Return one line of text that lists the metrics which a preset adds to a descriptor."""
     taken = [name for name in use.metrics if name not in use.replaced]
     text = f"preset {use.name}: {', '.join(taken) or 'nothing'}"
     return text + (f"; the descriptor's own count for {', '.join(use.replaced)}" if use.replaced else "")

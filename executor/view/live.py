@@ -1,5 +1,5 @@
-"""The view on a terminal: the benchmark's lines scroll, and the job's current state is shown below the
-lines."""
+"""The live view on a terminal. The benchmark's lines scroll, and the job's current state is shown below
+them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from executor.view.log import Scroll
 from executor.view.stage import DrawnTerminal, ansi_text, cropped
 
 _REFRESH = 0.2
-"""Time between two redraws (seconds)."""
+"""Shortest time between two redraws of the job's state (seconds)."""
 _ROWS = 15
 _PULLS = 4
 
 
 class LiveView:
-    """Draws the view on a terminal that understands cursor movements."""
+    """View for a terminal that understands cursor movements."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -68,7 +68,8 @@ class LiveView:
         for event in news.before:
             self._tell(job_view, event)
         for event in news.after:
-            # Warnings after the benchmark's end appear in the summary that follows.
+            # Warnings after the benchmark's end are not printed here, because the summary that follows shows
+            # them.
             if not isinstance(event, WarningEvent):
                 self._tell(job_view, event)
 
@@ -99,7 +100,7 @@ class LiveView:
                 self._notice(phrase.text, phrase.tone)
 
     def _flush(self) -> None:
-        """Print the lines that have arrived."""
+        """Print the benchmark's lines that have arrived since the last call."""
         passed, lines = self._scroll.take()
         if not passed and not lines:
             return
@@ -134,7 +135,7 @@ class LiveView:
         parts.append(self._heading(job_view))
         parts.append(self._phases(job_view))
         parts.extend(self._pulls(job_view))
-        # The other half of the screen is left to the benchmark's output.
+        # The state takes at most half of the screen. The other half is left to the benchmark's output.
         room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
         if every := seen_first(job_view.measurements.rows):
             parts.append(self._screen.grid(metric_table(every[:room])))

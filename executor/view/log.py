@@ -1,5 +1,5 @@
-"""Prints logs of benchmarks: on a screen, as JSON or as bytes. Logs of several nodes are printed in whole
-lines, each line preceded by its node's rank."""
+"""Prints logs of benchmarks as text for a screen, as JSON, or as unchanged bytes. Logs of several nodes are
+printed in whole lines, and each line begins with its node's rank."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from contextlib import contextmanager
 from executor.documents.text import colourless, draws_in_place, safe_line, speaks_unicode
 
 _REST = 65536
-"""Number of bytes of an unfinished line that are held in memory."""
+"""Largest number of bytes of an unfinished line that are held in memory."""
 
 
 _KEEP = 2**20
-"""Maximum number of lines in one piece. A piece never has more bytes than this number."""
+"""Largest number of lines that are held. No piece of a log has more bytes than this number, so no piece has
+more lines."""
 _LONGEST_LINE = 2**20
 """Maximum length of a line if there are several nodes (bytes). A longer line is split, because otherwise the
 line would be buffered without a limit."""
 
 
 class Scroll:
-    """Accepts output in any pieces, and returns lines that are safe for a terminal. Dropped lines are
-    counted."""
+    """Splits output that arrives in pieces into lines that are safe for a terminal. Lines that are dropped
+    are counted."""
 
     def __init__(self, *, keep: int = _KEEP) -> None:
         """keep: number of newest lines that are held until the caller takes them."""
@@ -41,15 +42,14 @@ class Scroll:
         self._rest = rest
 
     def take(self) -> tuple[int, list[str]]:
-        """Return the number of lines that were left out since the last call, and the lines that follow the
-        omitted lines."""
+        """Return the number of lines that were dropped since the last call, and the lines after these."""
         passed, self._passed = self._passed, 0
         lines = [_text(line) for line in self._lines]
         self._lines.clear()
         return passed, lines
 
     def take_rest(self) -> list[str]:
-        """Return the last line after the end of the output, if this line has no newline."""
+        """After the end of the output, return its last line if this line has no newline."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
@@ -60,16 +60,16 @@ class Scroll:
 
 
 def _text(line: bytes) -> str:
-    # Only the part that the screen shows is decoded, because a line may have 100 MB.
+    # Only the part that the screen shows is decoded, because a line can have 100 MB.
     start = max(0, line.rfind(b"\r", 0, len(line.rstrip(b"\r"))) + 1) if b"\r" in line else 0
     shown = line[start : start + _REST].decode(errors="replace")
     return safe_line(shown)
 
 
 class LogView:
-    """Prints logs that arrive in pieces. A `LogView` is a context manager: at the end of the `with` block the
-    last line is printed, with or without a newline. follow: whether pieces of several nodes arrive in any
-    order; if not, the pieces of each node come before the next node's pieces. with_ranks: whether each line
+    """Prints logs that arrive in pieces. A `LogView` is a context manager: at the end of the `with` block,
+    the last line is printed even if it has no newline. follow: whether pieces of several nodes arrive in any
+    order. If false, all pieces of a node arrive before those of the next node. with_ranks: whether each line
     begins with its node's rank.
     """
 
@@ -101,7 +101,7 @@ class LogView:
         self._draw(scroll.current)
 
     def print_rests(self, rank: int | None = None) -> None:
-        """Print the unfinished last line of each node, or of one node."""
+        """Print the unfinished last line of the node `rank`, or of each node if `rank` is None."""
         self._erase()
         for each, scroll in self._scrolls.items():
             if rank is None or each == rank:
@@ -109,15 +109,15 @@ class LogView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Allow another message to be printed to the same terminal."""
+        """While the context is open, the caller can print a message to the same terminal."""
         self._erase()
         yield
         for scroll in self._scrolls.values():
             self._draw(scroll.current)
 
     def _prepare(self) -> None:
-        # rich is imported here because only the live view on a terminal draws, and importing rich takes as
-        # long as importing everything else.
+        # rich is imported here, because only the view on a terminal draws. Its import takes as long as all
+        # other imports.
         from rich.console import Console
 
         from executor.view.stage import LiveBlock, ansi_text, cropped
@@ -141,7 +141,8 @@ class LogView:
             elif not self._colours:
                 sys.stdout.write(f"{before}{colourless(line)}\n")
             else:
-                # If a line does not reset its colour, the colour ends with the line.
+                # The colour is reset at the end of a line, because the line itself possibly does not reset
+                # it.
                 sys.stdout.write(f"{before}{line}\x1b[0m\n" if "\x1b" in line else f"{before}{line}\n")
         if lines:
             sys.stdout.flush()
@@ -174,7 +175,7 @@ class RawLog:
         self._print(lines, rank)
 
     def print_rests(self, rank: int | None = None) -> None:
-        """Print the unfinished last line of each node, or of one node."""
+        """Print the unfinished last line of the node `rank`, or of each node if `rank` is None."""
         for each, rest in self._rests.items():
             if rest and (rank is None or each == rank):
                 self._rests[each] = b""

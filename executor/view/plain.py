@@ -1,5 +1,4 @@
-"""The views for pipes, CI and simple terminals (the benchmark's output with plain lines of bai), and for
-programs (JSON lines)."""
+"""Two views: plain lines for pipes, CI and simple terminals, and JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -29,10 +28,11 @@ _SUMMARY_WIDTH = 80
 
 
 class PlainView:
-    """Writes the benchmark's lines to `stream`. No line is left out, however much a benchmark prints.
+    """View that writes the benchmark's lines and plain messages of `bai` to `stream`. No line is left out,
+    however much a benchmark prints.
 
-    The bytes are unchanged, except on a terminal, because a terminal with this view does not support control
-    sequences.
+    Into a pipe, the benchmark's bytes are written unchanged. On a terminal with this view, control sequences
+    are removed, because the terminal does not support them.
     """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
@@ -63,7 +63,8 @@ class PlainView:
                 self._write_lines(self._scroll.take()[1])
             self._stream.flush()
         for event in news.after:
-            # Warnings after the benchmark's end appear in the summary that follows.
+            # Warnings after the benchmark's end are not printed here, because the summary that follows shows
+            # them.
             if not isinstance(event, WarningEvent):
                 self._tell(job_view, event)
 
@@ -109,8 +110,8 @@ class PlainView:
 
 
 class JsonView:
-    """Writes `{"type": …}` objects: the run's events unchanged, `log` and `metric` between them, `result`
-    last."""
+    """View that writes JSON objects with the key `type`: the run's events unchanged, `log` and `metric`
+    objects between them, and `result` at the end."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout
@@ -136,7 +137,8 @@ class JsonView:
         for line in lines:
             self._line(line)
         for record in news.records.splitlines():
-            # The record is already JSON. To decode the record only to encode it again would halve the speed.
+            # The record is written as it is, because it is already JSON. Decoding and encoding it again would
+            # halve the speed.
             self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
         for event in news.after:
             self._write(event_table(event))
@@ -154,7 +156,7 @@ class JsonView:
         return
 
     def _end_line(self) -> None:
-        """Write the last line after the end of the output, if this line has no newline."""
+        """After the end of the output, write its last line if this line has no newline."""
         if self._rest:
             self._line(self._rest)
             self._rest = b""

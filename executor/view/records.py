@@ -1,4 +1,4 @@
-"""Prints a job's metrics: statistics, JSON Lines, CSV."""
+"""Prints a job's metrics as statistics, as JSON Lines or as CSV."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _COLUMNS = (
     "repeat", "arm", "rank", "process_rank", "labels", "late", "gen", "generation",
 )  # fmt: skip
 _SHARED = (("src",), ("name",), ("units",), _COLUMNS[8:])
-"""Columns that are the same for all records of a series."""
+"""Groups of CSV columns whose values are the same for all records of a series."""
 _REFRESH_S = 0.3
 _SHARE = 4
-"""Pause after a redraw, as a multiple of the time that the redraw took."""
+"""After a redraw, the next redraw waits for this multiple of the time that the redraw took."""
 _LIVE_ROWS = 40
 
 
@@ -64,11 +64,11 @@ def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> Malform
 
 
 class _ChosenRecords(ABC):
-    """Filter that lets only some records through."""
+    """Base class of filters that select some of a job's records."""
 
     def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
         """Yield the lines of the selected records. Lines that are not records are also yielded, so that the
-        caller can count such lines."""
+        caller can count them."""
         for content, rank in lines:
             whole, rows = content.splitlines(keepends=True), rows_in(content)
             wanted = self._are_wanted(rows) if rows is not None else list(map(self._is_wanted, whole))
@@ -76,15 +76,15 @@ class _ChosenRecords(ABC):
 
     @abstractmethod
     def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether the row is selected."""
+        """Return for each of the records `rows` whether it is selected."""
 
     @abstractmethod
     def _is_wanted(self, line: bytes) -> bool:
-        """Return whether a line of any form is selected."""
+        """Return whether the line is selected. The line can have any content."""
 
 
 class NamedRecords(_ChosenRecords):
-    """Filter that lets through only the records of some metrics."""
+    """Filter that selects the records of some metrics."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -113,7 +113,7 @@ class NamedRecords(_ChosenRecords):
 
 
 class GenerationRecords(_ChosenRecords):
-    """Filter that lets through only the records of one generation."""
+    """Filter that selects the records of one generation."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -134,7 +134,8 @@ class GenerationRecords(_ChosenRecords):
 
 
 def print_csv(job: Job, lines: Iterator[RecordLines], follow: bool) -> MalformedLines:
-    """Print the records as CSV with a heading; return the lines that were skipped."""
+    """Print the records as CSV with a header line. Return which lines were skipped because they are not
+    records."""
     malformed = MalformedLines()
     print(",".join(_COLUMNS))
     arms = job.repeat.arms_of_runs if job.repeat is not None else []
@@ -147,7 +148,7 @@ def print_csv(job: Job, lines: Iterator[RecordLines], follow: bool) -> Malformed
 
 
 def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[str]:
-    """Return a line of CSV for each record in whole lines of `metrics.jsonl`."""
+    """Convert whole lines of `metrics.jsonl` to CSV, one line per record."""
 
     def cells(record: Mapping[str, Any]) -> dict[str, Any]:
         return _for_spreadsheet(_in_columns(labelled(record, rank), arms))
@@ -159,7 +160,7 @@ def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[st
     lines = []
     for text, (seq, off, value, timestamp, step) in zip(map(shared_text, rows), numbers(rows), strict=True):
         if text not in shared:
-            # The part of a line that all records of a series share is made only once.
+            # The columns that all records of a series share are converted only once.
             found = cells(record_like(text))
             shared[text] = tuple(_csv(["", *(found[each] for each in columns)])[:-1] for columns in _SHARED)
         src, name, units, tail = shared[text]
@@ -174,7 +175,7 @@ def _csv(cells: Sequence[Any]) -> str:
 
 
 def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any]:
-    """Return `record` with separate columns for its position and its arm."""
+    """Return `record` with separate keys for its rank and its arm, which become columns."""
     labels = dict(record.get("labels") or {})
     return {
         **record,
@@ -185,7 +186,7 @@ def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any
 
 
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `record` in a form that is safe for a spreadsheet or a terminal.
+    """Return the CSV cells of `record`, in which texts are safe for a spreadsheet and a terminal.
 
     Numbers, including negative numbers, stay unchanged, because they are JSON numbers and never texts.
     """
@@ -209,14 +210,15 @@ def print_statistics(
     failed: Collection[int] = (),
     memory_floor: float = LEAST,
 ) -> MalformedLines:
-    """Print one line of statistics for each metric; with `follow` on a terminal, a table is updated instead.
-    Return the lines that were skipped.
+    """Print one line of statistics per metric. With `follow` on a terminal, a table is updated instead.
+    Return which lines were skipped because they are not records.
 
-    starts: start of the benchmark (ms UTC), by repeat, from which the warm-up counts. failed: runs that do
-    not count in any figure. memory_floor: bytes up to which peak memory is only a bound.
+    starts: start of the benchmark in each run, from which the warm-up time is measured (ms UTC). failed:
+    numbers of the runs that are excluded from all figures. memory_floor: a peak memory up to this value is
+    only an upper bound (bytes).
     """
     measurements = Measurements(job, starts=starts, failed=failed, memory_floor=memory_floor)
-    # The encoding is read before the live table is shown, because the table replaces standard output by an
+    # The encoding of standard output is read first, because the live table replaces standard output by an
     # object without an encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
@@ -240,8 +242,8 @@ def print_statistics(
             measurements.add_lines(content, rank=rank)
             if (begin := time.monotonic()) >= next_picture:
                 stage.refresh()
-                # Rendering very many values takes long, so the pause is proportional to the time of the
-                # rendering.
+                # Rendering a table of very many values takes long, so the pause is proportional to the time
+                # of the last rendering.
                 end = time.monotonic()
                 next_picture = end + max(_REFRESH_S, _SHARE * (end - begin))
     finally:
@@ -267,6 +269,6 @@ def _blocks(measurements: Measurements, *, rows: int) -> Iterator[Block]:
 
 
 def _run_facts(every: Sequence[Series]) -> Table:
-    """Return the measurements of the whole run. Each measurement has one value."""
+    """Return a table of the metrics that have one value for the whole run, such as its wall time."""
     rows = [[Phrase(each.name), quantity_phrase(each.last, each.units, floor=each.floor)] for each in every]
     return Table([Column(""), Column("", number=False)], rows)

@@ -1,4 +1,5 @@
-"""Redraws a block of lines in place on a terminal, also after a resize, with cursor and echo switched off."""
+"""Redraws a block of lines in place on a terminal, even after the terminal was resized. Meanwhile, cursor and
+echo are switched off."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ _LOCAL_FLAGS = 3
 class LiveBlock:
     """Lines in the last rows of a terminal. The cursor stays in a separate row below these lines.
 
-    A terminal that becomes narrower wraps its lines, so the rows are counted at the time when they are
-    erased. Terminals differ in where they put a cursor that stood in a wrapped line.
+    A terminal that becomes narrower wraps its lines, so the block's rows are counted only when it is erased.
+    The cursor needs a row of its own, because terminals differ in where they put a cursor that was in a
+    wrapped line.
     """
 
     def __init__(self, console: Console) -> None:
@@ -33,7 +35,7 @@ class LiveBlock:
         self._lines: list[str] = []
 
     def draw(self, what: RenderableType) -> None:
-        """Replace the block by `what`, truncated to the height of the screen."""
+        """Erase the block, and draw `what` in its place, truncated to the height of the screen."""
         self.erase()
         console = self._console
         lines = [list(_stripped(line)) for line in console.render_lines(what, pad=False)]
@@ -51,7 +53,7 @@ class LiveBlock:
 
 
 class _Sequence(Control):
-    """Control sequence that erases to the end of the screen; rich has no name for this sequence."""
+    """A control sequence for which rich has no name: it erases from the cursor to the end of the screen."""
 
     def __init__(self, sequence: str) -> None:
         super().__init__()
@@ -59,30 +61,31 @@ class _Sequence(Control):
 
 
 def rows_of(line: str, width: int) -> int:
-    """Return the number of rows that `line` takes on a terminal of `width` columns."""
+    """Return the number of rows that the text `line` takes on a terminal with `width` columns."""
     return max(1, len(chop_cells(line, width))) if cell_len(line) > width else 1
 
 
 def wraps_again(environment: Mapping[str, str]) -> bool:
-    """Return whether this terminal wraps its lines when it becomes narrower; xterm and GNU screen truncate
-    lines."""
+    """Return whether this terminal wraps existing lines when it becomes narrower. xterm and GNU screen
+    truncate them instead."""
     return "TMUX" in environment or not ("XTERM_VERSION" in environment or "STY" in environment)
 
 
 def ansi_text(line: str) -> Text:
-    """Return a line of a benchmark, with its colours."""
+    """Convert a benchmark's line with its colours to a text for rich."""
     return Text.from_ansi(line) if "\x1b" in line else Text(line)
 
 
 def cropped(text: Text, width: int, *, unicode: bool = True) -> Text:
-    """Return `text` in one row of `width` columns."""
+    """Truncate `text` to one row of `width` columns, and return it."""
     text.truncate(width, overflow="ellipsis" if unicode else "crop")
     text.no_wrap = True
     return text
 
 
 def _stripped(line: list[Segment]) -> Iterator[Segment]:
-    """Yield a line without trailing spaces, because wrapped spaces would become further rows."""
+    """Yield the segments of a line without its trailing spaces, because these could wrap into a further
+    row."""
     length = len("".join(segment.text for segment in line).rstrip(" "))
     for segment in line:
         if length <= 0:
@@ -98,8 +101,8 @@ def _joined(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
 
 
 class DrawnTerminal:
-    """Keeps a live block below the printed lines. `close` restores the terminal. Ctrl-Z also restores the
-    terminal, until the process continues."""
+    """Keeps a live block below the lines that are printed. `close` restores the terminal. While the process
+    is stopped by Ctrl-Z, the terminal is also restored."""
 
     def __init__(self, console: Console, job_view: Callable[[], RenderableType]) -> None:
         self._console = console
@@ -125,12 +128,13 @@ class DrawnTerminal:
 
     @contextlib.contextmanager
     def above(self) -> Iterator[None]:
-        """Print above the block, and draw the block again, all in one write."""
+        """While the context is open, the caller prints above the block. Then the block is drawn again, all in
+        one write."""
         if self._stop_wanted:
             self._stop()
         if self._open:
-            # The echo is switched off repeatedly, because a process in the background cannot switch it off,
-            # but may come to the foreground.
+            # The echo is switched off at each redraw. A process in the background cannot switch it off, but
+            # can come to the foreground later.
             self._echo.off()
         with self._console:
             self._block.erase()
@@ -139,7 +143,7 @@ class DrawnTerminal:
                 self._block.draw(self._picture())
 
     def close(self) -> None:
-        """Restore the terminal. `close` may be called at any time, also twice."""
+        """Erase the block and restore the terminal. Can be called at any time, and more than once."""
         if not self._open:
             return
         self._open = False
@@ -152,7 +156,7 @@ class DrawnTerminal:
             self._echo.on()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        # The terminal is not restored at once, because the signal may arrive in the middle of a write.
+        # The terminal is not restored at once, because the signal can arrive in the middle of a write.
         self._stop_wanted = True
 
     def _stop(self) -> None:
@@ -163,14 +167,14 @@ class DrawnTerminal:
         self._echo.on()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # At this point SIGCONT has arrived.
+        # The process continues here after it has received SIGCONT.
         signal.signal(signal.SIGTSTP, self._on_stop)
         self._console.show_cursor(False)
 
 
 class _Echo:
-    """Switches the echo of typed characters off, because an echoed `^C` or empty line would move the block,
-    and leave the old block on the screen."""
+    """Switches off the terminal's echo of typed characters. An echoed `^C` or empty line would move the
+    block, and a part of the old block would stay on the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -186,10 +190,11 @@ class _Echo:
             self._switch(on=True)
 
     def _switch(self, *, on: bool) -> bool:
-        """Switch the echo on or off; return whether the echo could be switched."""
+        """Switch the terminal's echo on or off. Return whether it was changed."""
         try:
             terminal = self._console.file.fileno()
-            # In the background the call would stop the process, and the terminal belongs to another process.
+            # In the background, the terminal belongs to another process, and changing it would stop this
+            # process.
             if os.tcgetpgrp(terminal) != os.getpgrp():
                 return False
             modes = termios.tcgetattr(terminal)

@@ -1,5 +1,5 @@
-"""The screen of `bai time`: one line during the runs, and after the runs a table of the commands, and
-conclusions."""
+"""The screen of `bai time`. During the runs, it is one line; afterwards, a table of the commands with
+conclusions is printed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from executor.view.stage import DrawnTerminal, cropped
 _REFRESH = 0.2
 _LAST_LINES = 10
 _LARGE = 1.0
-"""Smallest relative change that is shown as a factor. At this change the factor is 2."""
+"""A relative change of at least this size is shown as a factor. For example, a change of 1.0 is the factor
+2."""
 
 
 class TimeView:
-    """Draws one line about the completed runs on a terminal. If standard output is no terminal, nothing is
-    printed until the end."""
+    """View that draws one line about the completed runs on a terminal. If standard output is not a terminal,
+    nothing is printed until the end."""
 
     def __init__(self, console: Console, *, metric: str, drawn: bool) -> None:
-        """metric: name of the metric with the wall times. drawn: whether the console is a terminal on which
-        lines can be redrawn."""
+        """metric: name of the metric with the wall times. drawn: whether standard output is a terminal on
+        which lines can be redrawn."""
         self._console = console
         self._metric = metric
         self._unicode = speaks_unicode(console.file)
@@ -44,7 +45,7 @@ class TimeView:
         self._picture: JobView | None = None
         self._walls: dict[str, list[float]] = {}
         self._turns: list[str] = []
-        """Arm of each run that is not a warm-up run."""
+        """Name of the arm of each run, without warm-up runs."""
         self._next = 0.0
 
     def begin(self, job_view: JobView) -> None:
@@ -102,7 +103,7 @@ class TimeView:
         if job_view is None:
             return Text()
         run = job_view.state.repeat if job_view.state.phase == "run" else None
-        # The arm's name is left out, because it changes too fast to be read.
+        # The line does not name the current arm, because the name would change too fast to be read.
         doing = (run or "").partition(" (")[0] or job_view.state.phase or "starting"
         text = Text(plain_text(doing), style="bold cyan")
         repeat = job_view.job.repeat
@@ -112,7 +113,8 @@ class TimeView:
         return cropped(text, self._console.width, unicode=self._unicode)
 
     def _so_far(self, name: str, walls: Sequence[float]) -> Text:
-        """Return the mean of a command's wall times so far, and the confidence interval of the mean."""
+        """Return the mean of a command's wall times so far as text, with the confidence interval of the
+        mean."""
         text = self._screen.text(f"   {name}" if name else "  ")
         text.append(f" {duration(mean_of(walls))}", style="bold")
         if len(walls) > 1:
@@ -129,8 +131,7 @@ class ShownCommand:
     times: CommandTimes
     doubts: Sequence[str]
     compared: MetricComparison | None = None
-    """Comparison of the command's wall times with the first command's wall times; None for the first
-    command."""
+    """Comparison of the command's wall times with those of the first command. None for the first command."""
 
 
 _COLUMNS = [
@@ -140,14 +141,14 @@ _COLUMNS = [
 
 
 def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
-    """Yield the table of all commands, the comparison of each command with the first command, and doubts
-    about the times."""
+    """Yield the table of all commands, the comparison of each further command with the first, and notes on
+    times that are doubtful."""
     yield Table(_COLUMNS, [_row(each) for each in every], stacks=True)
     sentences = []
     for each in every:
         if each.compared is not None:
             sentences.append(_sentence(each.text, every[0].text, each.compared))
-            # The notes of the verdict say how many more runs are needed, and which tests disagree.
+            # The verdict's notes say how many more runs are needed, or which tests disagree.
             sentences += [Phrase(note, "soft") for note in each.compared.notes]
     yield Notes(sentences)
     yield Notes([Phrase(f"{each.text}: {doubt}", "caution") for each in every for doubt in each.doubts])
@@ -156,8 +157,8 @@ def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
 
 
 def _row(shown: ShownCommand) -> list[Phrase]:
-    """Return the cells for wall time, range, CPU time, peak memory and number of runs. All times are in the
-    unit of the mean."""
+    """Return a command's cells for wall time, range, CPU time, peak memory and number of runs. All times are
+    in the unit of the mean."""
     times = shown.times
     mean, memory = times.mean, times.peak_memory
     half = f" ± {_number(times.half_width, like=mean)}" if len(times.walls) > 1 else ""
@@ -183,7 +184,7 @@ _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Ver
 
 
 def _sentence(name: str, first: str, compared: MetricComparison) -> Phrase:
-    """Return a sentence that compares a command with the first command."""
+    """Return a sentence that compares a command's wall times with those of the first command."""
     effect, large = compared.effect, _is_large(compared.effect.change)
     interval = ""
     if effect.low is not None and effect.high is not None:

@@ -1,5 +1,5 @@
-"""An overview of a running job for any screen size: phases, nodes, and the last value and trend of each
-metric."""
+"""The screen of `bai top`: an overview of a running job that fits any screen size. It shows phases, nodes,
+and the last value and trend of each metric."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from executor.view.stage import cropped
 
 _WARNINGS = 3
 _OTHERS = 3
-"""Maximum number of other jobs that are named."""
+"""Largest number of other running jobs that the screen names."""
 _END = "end"
-"""Phase in which a node reports the end of its part of the job."""
+"""Name of the phase in which a node reports that its part of the job has ended."""
 _SILENT_MS = 60_000
-"""Smallest silence that the view shows (ms)."""
+"""The screen shows since when nothing has been heard of the job only if that time is longer than this
+(ms)."""
 
 
 class TopScreen:
@@ -51,8 +52,8 @@ class TopScreen:
         trouble: str | None = None,
         hint: str | None = None,
     ) -> RenderableType:
-        """Return the screen with the job's current state. trouble: reason why the last read failed. hint:
-        text about the keys that can be pressed."""
+        """Return the screen with the job's current state. trouble: reason why the job's state could not be
+        read last time. hint: text about the keys that can be pressed."""
         screen = Screen(width=width, unicode=self._unicode)
 
         def line(phrase: Phrase) -> Text:
@@ -61,7 +62,7 @@ class TopScreen:
         head = [*map(line, self._head(glance, trouble))]
         foot = [line(Phrase(each, "soft")) for each in self._foot(hint)]
         nodes = _nodes(glance, screen)
-        # The cursor, the screen's heading and the headings of two tables each take a row.
+        # One row each is needed for the cursor, the screen's heading, and the headings of two tables.
         room = max(1, height - 2 - len(head) - len(foot) - (nodes.row_count + 1) - 1)
         return Group(self._heading(glance, screen), *head, nodes, *_metrics(glance, screen, room), *foot)
 
@@ -118,15 +119,15 @@ def _metrics(glance: JobGlance, screen: Screen, room: int) -> Iterator[Renderabl
 
 
 def _usage(glance: JobGlance) -> dict[int, Mapping[str, float]]:
-    """Return the latest samples of each node's machine, by the node's number."""
+    """Return the latest usage samples of each node's machine, by node number."""
     last = by_node(glance.measurements.host, lambda series: series.last)
     several = glance.job.strategy.nodes > 1
     return {rank: last.get(str(rank) if several else "", {}) for rank in glance.states}
 
 
 def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the current overview of a job as JSON values. Times are in seconds, values in each metric's
-    units. others: other running jobs, the oldest first.
+    """Return the current overview of a job as JSON values. Times are in seconds, and values are in the units
+    of their metric. others: other running jobs, the oldest first.
     """
     usage = _usage(glance)
     return {
@@ -157,8 +158,8 @@ def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) 
 
 
 def _stage(glance: JobGlance, node: int) -> str:
-    """Return the current activity of a node. For a node that left an elastic job without a report, return
-    what happened to the node."""
+    """Return what a node is doing at present. For a node that left an elastic job without a report, return
+    what happened to it."""
     phase = glance.states[node].phase or ""
     left = glance.generation.left.get(node) if glance.generation is not None else None
     return left if left is not None and phase != _END else phase

@@ -1,6 +1,6 @@
-"""Follows a job to its end: the protocol of a view, and the loop between reading and drawing.
+"""Follows a job to its end: defines the interface of views, and the loop that reads the job and draws it.
 
-The loop handles Ctrl-C, and lets the backend watch the job.
+The loop also handles Ctrl-C, and calls the backend's watcher of the job.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from executor.analysis.measured_runs import OverRuns
 
 _REDRAW = 0.1
-"""Time between two redraws if nothing happens (seconds)."""
+"""Time between two redraws while nothing new is read (seconds)."""
 _BURST = 0.05
-"""Longest time for which records are read without a pause, if there is much to read (seconds)."""
+"""If there is much to read, records are read for at most this long without a pause (seconds)."""
 _SHARE = 4
-"""Pause after a burst of work on the benchmark's own machine, as a multiple of the processor time of the
-burst."""
+"""On the benchmark's own machine, the pause after a burst of reading is at least this multiple of the burst's
+processor time."""
 _CATCH_UP = 10.0
-"""Longest wait for complete statistics after the job's end (seconds)."""
+"""After the job's end, records are read for at most this long to complete the statistics (seconds)."""
 _AWAY_PAUSES = 3
-"""Factor by which pauses are longer while the store is unreachable."""
+"""Factor by which the pauses are longer while the job store is unreachable."""
 
 
 class View(Protocol):
-    """Protocol of a view, which shows one job."""
+    """Interface of a view, which shows one job to the user."""
 
     def begin(self, job_view: JobView) -> None: ...
 
@@ -50,25 +50,25 @@ class View(Protocol):
         ...
 
     def show(self, job_view: JobView, news: News) -> None:
-        """Show news, which `job_view` already includes."""
+        """Show what has happened since the last call. `job_view` already includes `news`."""
         ...
 
     def refresh(self, job_view: JobView) -> None:
-        """Update the view. `refresh` is called after one or more calls of `show`, and several times a second
-        as time passes."""
+        """Update the view. Called after one or more calls of `show`, and several times per second even if
+        nothing happens."""
         ...
 
     def end(self, job_view: JobView) -> None:
-        """Show the end of the job; `job_view.result` is set."""
+        """Show how the job ended. `job_view.result` is set."""
         ...
 
     def close(self) -> None:
-        """Restore the terminal. `close` may be called at any time, also twice."""
+        """Restore the terminal. Can be called at any time, and more than once."""
         ...
 
 
 class LeftError(Exception):
-    """The user stopped following; the job continues."""
+    """The user has stopped following the job, which continues."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -76,8 +76,8 @@ class LeftError(Exception):
 
 
 class Interrupts:
-    """Counts Ctrl-C. The first Ctrl-C requests a cancellation, and the second Ctrl-C raises LeftError.
-    SIGTERM raises LeftError at once."""
+    """Counts the user's Ctrl-C. The first Ctrl-C requests that the job is cancelled, and the second raises
+    LeftError. SIGTERM raises LeftError at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -97,7 +97,7 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if number == signal.SIGTERM or self.count > 1:
-            # A third Ctrl-C ends the process even if the terminal accepts no output any more.
+            # A further Ctrl-C ends the process at once, even if the terminal accepts no output any more.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             raise LeftError(number)
 
@@ -114,10 +114,10 @@ def watch(
 ) -> JobResult:
     """Show the job until it ends, and return the job's result.
 
-    remote: whether the job is on another machine. If so, frequent reads do not slow the benchmark, and the
-    store may be unreachable. log_position: first offset of the log. newest_only: whether parts of the log may
-    be skipped if the log grows too fast. Raises LeftError if the user leaves, StoreError if the store fails,
-    NoResultError if the job will not have a result.
+    remote: whether the job runs on another machine. If so, frequent reads do not slow down the benchmark, and
+    the store can be unreachable for a while. log_position: offset of the log at which reading starts.
+    newest_only: whether parts of the log are skipped if the log grows too fast. Raises LeftError if the user
+    leaves, StoreError if the store fails, NoResultError if the job will not have a result.
     """
     with Interrupts() as interrupts:
         try:
@@ -172,7 +172,8 @@ def _watch(
         if sentence := watcher.observe(news=_is_any(news), cancelling=job_view.cancelling):
             view.notice(sentence)
         if not news.more or time.monotonic() - burst > _BURST:
-            # The clock is not used, because a reader of the output may have blocked this process for an hour.
+            # Processor time is used instead of the clock, because a reader of the output could have blocked
+            # this process for an hour.
             busy = 0.0 if remote else time.process_time() - used
             _rest(max(watcher.pause_s, _SHARE * busy), job_view, view, interrupts)
             burst, used = time.monotonic(), time.process_time()
@@ -195,9 +196,9 @@ def _is_any(news: News) -> bool:
 
 
 def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
-    """Add the facts that are known only after the end of a job."""
+    """Add to `job_view` the facts that are known only after the end of a job."""
     job_view.result = result
-    # The summary contains more than these warnings, so an unreachable store is ignored.
+    # The summary is shown even without these warnings, so an unreachable store is ignored.
     with suppress(StoreError):
         job_view.machine_warnings = machine_warnings(environments(record))
     job_view.measurements.leave_out_runs(failed_of(result))
@@ -208,8 +209,8 @@ def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
 
 
 def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]:
-    """Return the metrics over the runs of a job. Raises StoreError."""
-    # The module is imported here because few jobs have several runs.
+    """Return the statistics of each metric over the runs of a job. Raises StoreError."""
+    # Imported here, because few jobs have several runs.
     from executor.analysis.measured_runs import over_runs, runs_of
     from executor.records.points import OF_BENCHMARK, read_points
 
@@ -218,7 +219,7 @@ def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]
 
 
 def _rest(seconds: float, job_view: JobView, view: View, interrupts: Interrupts) -> None:
-    """Wait while the view is refreshed; a Ctrl-C ends the wait."""
+    """Wait for `seconds` and refresh the view meanwhile. A Ctrl-C ends the wait."""
     end, count = time.monotonic() + seconds, interrupts.count
     while (left := end - time.monotonic()) > 0 and interrupts.count == count:
         time.sleep(min(left, _REDRAW))
