@@ -1,1 +1,1 @@
-"""Facts of the machine: hardware, software, GPUs, throttling, usage, co-located jobs."""
+"""Facts about the benchmark's machine: hardware, software, GPUs, throttling, usage, co-located jobs."""

@@ -20,7 +20,8 @@ from bai_agent.runtime.poller import polling
 log = logging.getLogger(__name__)
 
 FOREIGN_WAIT = timedelta(minutes=30)
-"""Longest total wait for other users' jobs. Without this limit, any user could block a job for ever."""
+"""Time limit for the total wait for other users' jobs. Without this limit, any user could block a job for
+ever."""
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.5
 _MOST = 16
@@ -41,9 +42,9 @@ def wait_until_alone(
     for jobs of this user and of root has no limit, but the wait for other users' jobs is limited to
     FOREIGN_WAIT.
 
-    If several jobs want the machine, the next job is the first that announces itself and then sees no other
-    announcement. Each job announces itself before it looks for other announcements, so two jobs never both
-    win. If two jobs see each other, the job with the greater key withdraws.
+    If several jobs wait for the machine, the first job that announces itself and then sees no other
+    announcement is next. Each job announces itself before it looks for other announcements, so two jobs never
+    both win. If two jobs see each other, the job with the greater key withdraws.
     """
     turn = _Turn(me)
     told: list[str] = []
@@ -145,7 +146,7 @@ class ColocationWatch:
         """Event and start of each job that now runs at the same time. The start is a time of the monotonic
         clock, because the time of day may be set."""
         self._seen: Counter[str] = Counter()
-        """Number of recorded periods of each job."""
+        """For each other job, the number of periods that were recorded."""
         self._blind = False
 
     def look(self) -> None:
@@ -167,7 +168,8 @@ class ColocationWatch:
             is_told = self._seen[each.key] < _MOST and (each.key in self._seen or len(self._seen) < _MOST)
             if each.key not in self._there and is_told:
                 self._seen[each.key] += 1
-                # The overlap began neither before the last look nor before this job began.
+                # The overlap of the two jobs began neither before the previous look nor before this job
+                # began.
                 age_s = min(max(0.0, (now - each.since) / 1000), looked - self._looked)
                 event = NeighbourEvent(job_id=each.job_id, since=now - round(1000 * age_s))
                 self._there[each.key] = (event, looked - age_s)

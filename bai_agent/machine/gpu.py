@@ -44,7 +44,7 @@ class Gpus:
                 try:
                     samples.append((f"gpu{number}_{name}", float(read()), units))
                 except self.nvml.NVMLError as error:
-                    # Some figures do not exist on some GPUs, and a lost GPU never answers again.
+                    # Some GPUs do not have all figures, and a lost GPU never answers again.
                     self._unreadable.add((number, name))
                     log.warning(
                         "host metrics: GPU %d does not tell its %s (%s); left out", number, name, error

@@ -23,13 +23,13 @@ _ENTRIES = 64
 """Maximum number of disks, interfaces, options and similar entries in a list."""
 
 _BUSY_CORES = 0.5
-"""Number of cores whose use by another process distorts a measurement."""
+"""Another process that uses at least this number of cores distorts a measurement."""
 _BUSY_SECONDS = 2.0
 """Minimum total processor time of a process that distorts a measurement (seconds). A process with less is
 possibly new and ends soon."""
 _BUSY_SHARE = 0.1
-"""Share of all processors that other processes may use without disturbing a benchmark that does not use
-all of them."""
+"""If other processes use less than this share of all processors, they do not disturb a benchmark that leaves
+some processors free."""
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp")
 """Drivers whose usual governor "powersave" reaches full speed:
 https://docs.kernel.org/admin-guide/pm/intel_pstate.html
@@ -63,7 +63,7 @@ def read_text(path: Path | str, limit: int = _FILE_BYTES) -> str:
 
 
 def present(facts: Mapping[str, Any]) -> Facts:
-    """Return `facts` without empty values, which stand for facts that could not be read."""
+    """Return `facts` without empty values. An empty value means that a fact could not be read."""
     return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
 
 
@@ -252,12 +252,13 @@ def runnable(root: Path) -> int:
 
 
 def look() -> Look:
-    """Look at all processes of this machine."""
+    """Read the processor times of all processes of this machine."""
     return time.monotonic(), processor_times(Path("/"))
 
 
 def processor_times(root: Path) -> dict[int, tuple[int, int, int, str]]:
-    """Return for each pid its parent's pid, its start and used processor time (clock ticks), and its name."""
+    """Return, for the pid of each process, the parent's pid, the process's start and used processor time
+    (clock ticks), and its name."""
     found = {}
     folder, names = f"{root}/proc", list[str]()
     # No regular expression and no Path is used per process, because large machines have thousands of
@@ -286,7 +287,7 @@ def busiest(
 ) -> list[Facts]:
     """Return the processes that used the most processor time between two calls of `look`.
 
-    Omits the process `ours`, its ancestors and its descendants.
+    The process `ours`, its ancestors and its descendants are left out.
     """
     left_out = _family(now, ours)
     ticks = os.sysconf("SC_CLK_TCK") * max(elapsed_s, 1e-3)
@@ -402,7 +403,8 @@ _PLAIN_PARAMETERS = re.compile(
     r"(?:mitigations|isolcpus|nohz_full|rcu_nocbs|intel_idle\.max_cstate|processor\.max_cstate|"
     r"transparent_hugepage|hugepages|hugepagesz|default_hugepagesz|numa_balancing|nosmt|iommu|idle)(?:=\S+)?"
 )
-"""Kernel parameters that change measurements. Other parameters are omitted: they may contain passwords."""
+"""Kernel parameters that change measurements. Other kernel parameters are left out, because they may contain
+passwords."""
 
 
 def _boot_parameters(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Samples of the benchmark's machine: processors, memory, disks, network, GPUs.
 
-Rates are means since the previous sample. Figures that a machine or a container does not offer are left out.
+Rates are means since the previous sample. Figures that are not available on a machine or in a container are
+left out.
 """
 
 from __future__ import annotations

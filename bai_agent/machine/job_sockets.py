@@ -1,9 +1,10 @@
-"""The jobs that run on this machine at the same time, recognised by their sockets.
+"""Finds the jobs that run on this machine at the same time, by the jobs' sockets.
 
-A running job listens on an abstract Unix socket whose name identifies the job: unix(7). The kernel lists
-these names to every user in /proc/net/unix, and removes a name when its process ends. For this reason, a job
-that is killed leaves no stale name, and no folder has to be writable for all users. Names belong to a network
-namespace, so jobs in containers with their own networks do not see each other.
+A running job listens on an abstract Unix socket whose name identifies the job: unix(7). The kernel lists the
+names of sockets to every user in /proc/net/unix. When a process ends, the kernel removes the names of its
+sockets. For this reason, a job that is killed leaves no stale name, and no folder has to be writable for all
+users. Names belong to a network namespace, so jobs in containers with their own networks do not see each
+other.
 
 Any user can listen at a name that looks like a job's. A name is therefore only accepted if the kernel reports
 (SO_PEERCRED) that a process of this user or of root listens at this name. All other names together count as
@@ -129,7 +130,7 @@ class ThisJob:
     key: str
     machine: str = ""
     _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
-    """Whether a trusted user listens on a socket, by the socket's line in the kernel's list."""
+    """Line of a socket in the kernel's list → whether a trusted user listens on the socket."""
 
     @classmethod
     def of(cls, job_id: str, *, place: str, environment: Mapping[str, str] = os.environ) -> ThisJob:

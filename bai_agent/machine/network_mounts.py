@@ -41,7 +41,7 @@ _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 
 
 class UnmountableError(Exception):
-    """A file system cannot be mounted. The text is the end of a sentence."""
+    """A file system cannot be mounted. The error's text is the end of a sentence about the file system."""
 
 
 def mount_all(
@@ -132,7 +132,7 @@ def _held(target: str) -> Iterator[None]:
 
 
 def is_mounted(target: str) -> bool:
-    """Return whether a file system is mounted at `target`. Does not contact the file system's server."""
+    """Return whether a file system is mounted at `target`. The file system's server is not contacted."""
     return any(fields[1] == target for fields in mounts(Path("/")))
 
 

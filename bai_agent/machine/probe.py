@@ -102,7 +102,7 @@ class EnvironmentProbe:
         self._over.set()
         self._ask("host", self._host)
         self._ask("gpus", self._gpus)
-        self._ask_pythons(installed=True)  # its packages may just have been installed
+        self._ask_pythons(installed=True)  # the Python's packages may just have been installed
         self._wait(began + WAIT_SECONDS, stopping)
         facts = self._facts()
         own = host_facts.host_warnings(
@@ -191,7 +191,8 @@ class EnvironmentProbe:
     def _ask_pythons(self, *, installed: bool) -> None:
         """Query the benchmark's Python and those of further arms.
 
-        installed: whether requirements are installed. If not, only Pythons without requirements are queried.
+        installed: whether requirements are installed. If the requirements are not installed yet, only Pythons
+        without requirements are queried.
         """
         for index, (job, rundir) in enumerate(self._homes):
             if installed or job.benchmark.requirements is None:
@@ -204,7 +205,8 @@ class EnvironmentProbe:
         python = software.find_python(job, env=env, cwd=cwd)
         if python is None:
             return {}
-        # Answers are not cached for a Python of this run or of an instance, because no later run queries it.
+        # Answers of a Python that belongs to this run or runs on an instance are not cached, because no later
+        # run queries this Python.
         kept = self._node.instance_id is None and not Path(python).is_relative_to(self._rundir.path)
         cache = AnswerCache.of_user(os.environ) if kept else None
         return software.python_facts(python, env=env, user=user, cache=cache)
@@ -284,7 +286,7 @@ _BURSTABLE = re.compile(r"t\d[a-z]*\.")
 
 
 def instance_warnings(instance: Facts) -> list[str]:
-    """Return a warning if the instance type cannot sustain its full speed."""
+    """Return a warning if the machine's instance type cannot sustain its full speed."""
     kind = str(instance.get("type", ""))
     if not _BURSTABLE.match(kind):
         return []

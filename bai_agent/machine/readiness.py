@@ -52,7 +52,7 @@ class Node:
 
 
 def wait_for_machine(stopping: Callable[[], bool], clock: Clock) -> list[str]:
-    """Wait for this machine's GPUs and local disks; return warnings. Raises NotReadyError."""
+    """Wait until this machine's GPUs and local disks are ready. Return warnings. Raises NotReadyError."""
     return [*wait_for_gpus(stopping=stopping, clock=clock), *wait_for_disks(stopping=stopping, clock=clock)]
 
 

@@ -72,7 +72,8 @@ def benchmark_environment(
     """
     user = find_user(job.benchmark.user)
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
-    # The queried program is not a process of the benchmark, and its output must not be changed.
+    # Variables of the benchmark's own processes are removed, because the queried program is no process of the
+    # benchmark and its output must not be changed.
     for name in (RUN_MARKER, "BAI_BUFFERING", "BENCHMARK_AI", "LD_PRELOAD"):
         env.pop(name, None)
     path = [each for each in env.pop("PYTHONPATH", "").split(":") if each and each != str(STARTUP)]
@@ -124,8 +125,9 @@ def python_facts(
 def _launcher_files(python: str) -> list[str] | None:
     """Return the files that determine which Python a wrapper script starts; None if these files are unknown.
 
-    Only the files of pyenv are known: https://github.com/pyenv/pyenv#understanding-python-version-selection
-    (programs are queried in the folder "/").
+    Only the files of pyenv's wrapper scripts are known:
+    https://github.com/pyenv/pyenv#understanding-python-version-selection (programs are queried in the folder
+    "/").
     """
     text = read_text(Path(python), 4096)
     if not text.startswith("#!"):
@@ -227,7 +229,7 @@ def libraries(root: Path) -> Facts:
 
 
 def _longest(versions: Iterable[str]) -> str | None:
-    """Return the most exact version: `2.18.5` rather than `2`."""
+    """Return the most exact of several versions: `2.18.5` rather than `2`."""
     known = [each for each in versions if re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", each)]
     return max(
         known, key=lambda each: (each.count("."), [int(part) for part in each.split(".")]), default=None

@@ -1,5 +1,5 @@
-"""Reports what slowed this machine down during a benchmark, from counters of the kernel and of GPUs before
-and after."""
+"""Reports what slowed this machine down during a benchmark. The causes are found in counters of the kernel
+and of GPUs, which are read before and after the benchmark."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _max_khz(root: Path) -> int | None:
 
 
 def _increase(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
-    """Return the increase of a counter; 0 if the counter is unknown or was reset."""
+    """Return the increase of a counter between two readings; 0 if the counter is unknown or was reset."""
     first, last = before.get(name), after.get(name)
     return max(0, last - first) if _is_count(first) and _is_count(last) else 0
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _NUMBER_SHOWN = 80
 _QUOTABLE = 64 * 1024
-"""Number of characters of a line that are searched for secrets before its beginning is quoted."""
+"""Number of a line's first characters that are searched for secrets before the line's beginning is quoted."""
 
 
 class BlockExtractor:

@@ -21,7 +21,7 @@ from bai_agent.metrics.tally import Tally
 
 _VERSION = 2
 _TRUNCATIONS = "generation"
-"""Key of a position's `truncations` in files of older versions."""
+"""Key under which older versions of bai saved a position's `truncations`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
 
 
 def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> ExtractionCheckpoint | None:
-    """Return the checkpoint in `path` for a job with this number of `metrics`; None if the checkpoint does
+    """Return the checkpoint in `path` for a job with `metrics` metrics. Return None if the checkpoint does
     not match the existing files."""
     value = read_json(path)
     if value is None or value.get("version") != _VERSION:

@@ -37,7 +37,7 @@ _CACHED = 4096
 
 
 class ContextChange(NamedTuple):
-    """A context that applies from an offset of the file on."""
+    """A context that applies to values from an offset of the log on."""
 
     offset: int
     state: State

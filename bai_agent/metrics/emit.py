@@ -13,8 +13,8 @@ NAME_LIMIT = 256
 _RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
 """Line that `mpi_process.py` writes in a `[repeat]` job before its process starts."""
 _ATTEMPTS = 100
-"""Largest number of positions in a line at which an object is searched, so that a line full of braces does
-not delay the other lines."""
+"""Maximum number of positions in a line at which an object is searched. The number is limited so that a line
+full of braces does not delay the other lines."""
 
 
 class Emitted(NamedTuple):
@@ -25,7 +25,7 @@ class Emitted(NamedTuple):
     not_numbers: list[tuple[str, str]]
     """Names whose values are not finite numbers, each with the value."""
     bad: bool
-    """Whether the line, or a part of it, is not an object of names and values."""
+    """Whether the line, or a part of the line, is not a JSON object of names and values."""
 
 
 def begun_run(line: bytes) -> int | None:

@@ -27,7 +27,8 @@ class LineBlock:
     offset: int
     data: bytes
     repainted: frozenset[int] = frozenset()
-    """Starts of lines that are states of a progress bar which a later state replaced; see `repaint.py`."""
+    """Offsets of those lines that are states of a progress bar and were replaced by a later state; see
+    `repaint.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class LogPosition:
     """Number of truncations of the file."""
     offset: int = 0
     former: int = 0
-    """Bytes read before the file was truncated."""
+    """Number of bytes that were read before the file was truncated."""
     lost: int = 0
     """Number of bytes that a truncation removed before they were searched."""
     unsearched: int = 0
@@ -106,7 +107,7 @@ class Follower:
         """Read one chunk; return whether the file had new content, and the lines that ended in the chunk.
 
         If the file became shorter, nothing is read and the position becomes the start of the truncated file.
-        The caller must save this position before the next call.
+        The caller must save the new position before the next call.
         """
         if not self._open():
             return False, []

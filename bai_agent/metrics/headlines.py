@@ -65,7 +65,7 @@ class _Series:
         self.metric = metric
         self.running = running
         self._warmup = metric.warmup_values
-        """Number of warm-up values that have not arrived yet."""
+        """Number of warm-up values of the series that have not arrived yet."""
         self.spilled: SpilledValues | None = None
         """All values of the series in a file, if memory holds only a sample. None if memory holds all values,
         or if the disk is full."""
@@ -130,7 +130,7 @@ class NodeHeadlines(NamedTuple):
 
 
 class Headlines:
-    """The headlines of a job's first metrics, from the records of this process."""
+    """Computes the headlines of a job's first metrics from the records that this process writes."""
 
     def __init__(
         self,
@@ -330,7 +330,8 @@ class Headlines:
             self._take(series, its)
 
     def _series_of(self, group: _Group) -> _Series | None:
-        """Return the series of the values of `group`; None if the values are not needed."""
+        """Return the series to which the values of `group` belong. Return None if the values are not
+        needed."""
         found = self._groups.get(group)
         return found if found is not None or not self._takes else self._begin(group)
 
@@ -367,8 +368,8 @@ class Headlines:
         return max(len(self._series), len(self._groups)) >= MOST_SERIES
 
     def _forget_oldest(self, generation: int | None) -> bool:
-        """Drop the oldest generation if it is before `generation`; return whether a generation was
-        dropped."""
+        """Drop the series of the oldest generation if this generation is before `generation`. Return whether
+        a generation was dropped."""
         oldest = min((key[3] for key in self._series if key[3] is not None), default=None)
         if not self._restarts or generation is None or oldest is None or oldest >= generation:
             return False

@@ -56,7 +56,7 @@ class Log:
 
     @property
     def name(self) -> str:
-        """Display name of the file in the run directory."""
+        """Name of the log's file in the run directory, for messages."""
         return "output.log" if self.process is None else f"processes/{self.process.path.name}"
 
     @property
@@ -139,7 +139,7 @@ class Logs:
 
     @property
     def shared(self) -> Follower | None:
-        """Follower of output.log. Processes that outlive the benchmark may still print into this file."""
+        """Follower of output.log. Processes that outlive the benchmark may still print into output.log."""
         return None if self.by_process else self._logs[OUTPUT].follower
 
     @property

@@ -153,7 +153,7 @@ class Extractor:
         self._checkpoint()
         rest = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, factor=1.5)
         while not self._leaves_rest:
-            # The exit is checked before the logs are read, so that the following reads include everything
+            # The benchmark's exit is checked before the logs are read, so that these reads include everything
             # that was written before the exit.
             exited = self._has_ended()
             self._logs.look(at_the_end=exited)
@@ -404,8 +404,8 @@ class Extractor:
         )
 
     def _own_usage(self) -> dict[str, Any]:
-        """Return the resources that all processes of this extraction used. For killed processes, only the recorded
-        part is known."""
+        """Return the resources that all processes of this extraction used. If a process was killed, only the
+        recorded part of its resources is known."""
         mine = own_usage()
         former = self._former_usage or {"cpu_seconds": 0.0, "peak_memory_bytes": None}
         peaks = [each["peak_memory_bytes"] for each in (former, mine)]

@@ -47,7 +47,7 @@ _index = itemgetter(1)
 
 
 class Key(NamedTuple):
-    """Position of a record within its source, which increases from record to record."""
+    """Position of a record within its source. The position increases from record to record."""
 
     truncations: int
     """Number of truncations of the record's log; `gen` in the record."""
@@ -80,7 +80,7 @@ class BlockOrigin(NamedTuple):
     truncations: int = 0
     """Number of truncations of the log before these lines."""
     late: bool = False
-    """Whether the lines were read much later than they were printed."""
+    """Whether the lines were read much later than the benchmark printed them."""
     repeat: int | None = None
 
 
@@ -279,7 +279,7 @@ _PARTS = {
     OfRun.SYSTEM_TIME: ("system_seconds",),
     OfRun.PEAK_MEMORY: ("peak_memory_bytes",),
 }
-"""For each resource, the fields of `BenchmarkExit` whose sum is the metric."""
+"""Resource of a run → the fields of `BenchmarkExit` whose sum is the resource's value."""
 
 
 def run_facts(exited: BenchmarkExit) -> list[Value]:

@@ -23,7 +23,7 @@ _BLANK_LIMIT = 64 * 1024
 
 
 class _Line(NamedTuple):
-    """A line of a block, with its end in the file and whether a newline ended it."""
+    """A line of a block, the line's end in the file, and whether a newline ended the line."""
 
     offset: int
     data: bytes
@@ -38,7 +38,7 @@ class _Line(NamedTuple):
 
 
 class RepaintFollower(Follower):
-    """A follower whose blocks also name the states that later states replaced.
+    """A follower whose blocks also list the states that later states replaced.
 
     A state that is followed by 64 KiB of blank states also counts as the last state of its line.
     """
@@ -85,7 +85,8 @@ class RepaintFollower(Follower):
         """Yield the lines of `blocks`. If `newlines` is None, a newline ended each line."""
         unsearched = before.unsearched
         for number, block in enumerate(blocks):
-            # The block only has the beginning of a truncated line. The line ends where the next block begins.
+            # If a line was truncated, the block only contains the line's beginning. The line ends where the
+            # next block begins.
             following = blocks[number + 1].offset if number + 1 < len(blocks) else self._read_place.offset
             offset = block.offset
             pieces = block.data[:-1].split(b"\n")

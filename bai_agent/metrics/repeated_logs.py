@@ -1,5 +1,5 @@
-"""Guides the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts.
-Output between runs or generations is skipped."""
+"""Tells the extractor which part of a log belongs to which run of a `[repeat]` job, or to which generation of
+a job with restarts. Output between runs or generations is skipped."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class RepeatGuide:
     def lead(self, logs: Sequence[Log], *, exited: bool) -> bool:
         """Update the offsets up to which `logs` are read. Return whether a log moved on to its next run.
 
-        exited: whether exit.json existed before this call, so that no file grows any more.
+        exited: whether exit.json existed before this call. If so, no log grows any more.
         """
         # The logs' sizes are read before the check. If the check finds that a run is alive, the bytes that
         # existed before were printed by this run.
@@ -231,7 +231,7 @@ def _begin_of(run: RepeatedRun, log: Log) -> int:
 
 
 def _end_of(run: RepeatedRun, log: Log) -> int | None:
-    """Return the offset at which the run ends in this log; None while the offset is unknown."""
+    """Return the offset at which a run ends in one log. Return None as long as the offset is unknown."""
     if run.ended is None:
         return None
     # The run's end is None if the run's process could not be ended.

@@ -19,7 +19,7 @@ from bai_agent.light_dataclass import dataclass
 JsonPath = tuple[str | int, ...]
 """The steps of a path: keys of objects, and positions in arrays."""
 Picks = tuple[str | int, ...]
-"""The index or key that each `*` of a path matched."""
+"""For each `*` of a path, the index or key that it matched."""
 
 
 class Star(Enum):
@@ -81,7 +81,7 @@ def _unquoted(text: str, place: int) -> str:
 
 
 def last_key(path: JsonPath) -> str:
-    """Return the last key of `path`, which is used as the value's name."""
+    """Return the last key of `path`. It is used as the name of the value at the path."""
     return next(step for step in reversed(path) if isinstance(step, str))
 
 

@@ -28,7 +28,8 @@ _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
 """Pattern of the text that `source_name` writes in place of a query. `source_name` recognises this text, so
 that a second call changes nothing."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
-"""Query parameters whose presence means that the address itself grants access to the content."""
+"""Query parameters of signed addresses. An address with one of these parameters grants access to its
+content."""
 
 
 def _no_host(src: str) -> Mistake | None:
@@ -57,7 +58,7 @@ def _not_absolute(src: str) -> Mistake | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """Properties of the addresses of a scheme."""
+    """Properties of the addresses with one scheme, such as s3."""
 
     origin: str
     """The `Origin` that fetches a source with this scheme: its module in `bai_agent/pull/` and its class

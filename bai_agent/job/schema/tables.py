@@ -67,7 +67,8 @@ def _type_hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def marked_keys(kind: Any, *marks: object) -> tuple[str, ...]:
-    """Return the fields of a dataclass whose `Annotated` type has one of `marks`, in their order."""
+    """Return those fields of a dataclass whose `Annotated` type has one of `marks`, in the order of the
+    fields."""
     hints = _type_hints(kind).items()
     return tuple(
         name for name, hint in hints if any(each in marks for each in getattr(hint, "__metadata__", ()))

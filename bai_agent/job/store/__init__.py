@@ -51,7 +51,7 @@ class JobStore(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Folder on this machine that contains the objects. None if the objects are elsewhere."""
+        """Folder on this machine that contains the store's objects. None if the objects are elsewhere."""
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:

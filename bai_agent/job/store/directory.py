@@ -40,7 +40,7 @@ class DirectoryStore:
             return write_new(path, content)
 
     def put_file(self, key: str, path: Path) -> None:
-        from shutil import copyfile  # as below: this loads the libraries of all compressions
+        from shutil import copyfile  # imported here, because shutil loads all compression libraries
 
         target = self._path(key)
         draft = _draft(target)

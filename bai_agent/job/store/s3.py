@@ -85,7 +85,7 @@ class S3Store:
         check_key(key)
         with self._plain_errors(key):
             try:
-                # Multipart uploads do not support a condition.
+                # obstore's multipart uploads do not support the condition that the object must not exist.
                 obstore.put(
                     self._client,
                     key,

@@ -123,7 +123,7 @@ class ResultFolder:
     """Start and number of each run of a `[repeat]` job. The number is None for a warm-up run."""
 
     def run_of(self, changed_ms: int) -> int | None:
-        """Return the run in which a file was last changed. Raises WarmupFileError."""
+        """Return the run during which a result file was last changed. Raises WarmupFileError."""
         # No tolerance for slow clocks is added, because a run writes its results at its end and the next run
         # may begin immediately.
         began = [number for time_ms, number in self.runs if time_ms <= changed_ms]
@@ -195,7 +195,7 @@ class _GivenUpError(Exception):
 
 
 class _Reader:
-    """Reads the files one after the other, and yields their content."""
+    """Reads the result files one after the other, and yields the values."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class FileBatch(NamedTuple):
     """Consecutive values of one result file, to be written to the journal."""
 
     table: int
-    """Index of the file's table of results."""
+    """Index of the `[[results]]` table to which the file belongs."""
     file: int
     """Number of the result file among those result files that have values."""
     repeat: int | None
@@ -95,7 +95,7 @@ class NoteWriter:
 
 
 def read_note(path: Path) -> Iterator[FileValues | Total]:
-    """Yield the batches of a journal, and finally the total."""
+    """Yield the batches of a journal, and at the end the summary."""
     with path.open("rb") as file:
         for line in file:
             said = json.loads(line)

@@ -81,7 +81,8 @@ def search_at_once(
 ) -> list[Found] | None:
     """Return the values of one pattern in the lines of a text; None if the lines must be searched one by one.
 
-    starts, offsets: the beginnings of the lines in `text` and in the file. `starts` also has the end of the text.
+    starts, offsets: the beginnings of the lines in `text` and in the file. The last item of `starts` is the
+    end of the text.
     """
     matches = list(many.search_all(text, starts[0], starts[-1]))
     if not matches:

@@ -39,10 +39,11 @@ of the weights from which on a pattern searches line by line."""
 _SCANS = 8
 """Maximum number of sets of required texts for which separate automatons are stored."""
 _MOST_AT_ONCE = 2**16
-"""Largest number of values in a block that is searched at once. A block with more values is searched line by
-line, so that memory is bounded."""
+"""Maximum number of values in a block whose lines are searched at once. A block with more values is searched
+line by line, so that memory is bounded."""
 _MOST_SETTLED = 32
-"""Largest number of patterns that search a block without a count of their required texts."""
+"""Maximum number of patterns that search a block although the occurrences of their required texts were not
+counted."""
 
 
 class Closed(NamedTuple):
@@ -66,7 +67,8 @@ class MatchingLine(NamedTuple):
     offset: int
     """Offset of the line in the file."""
     matched: list[tuple[int, str]]
-    """Indexes of the metrics, each with the line in the form in which it is searched."""
+    """For each metric that the line matches: the metric's index, and the line in the form in which it is
+    searched."""
 
 
 class Guard(Protocol):
@@ -244,8 +246,8 @@ class Extraction:
     ) -> Iterator[Columns | list[Found]]:
         """Yield the numbers of a block in which nearly each line contains the texts `dense`.
 
-        The patterns of these texts search some hundred lines at once, which is much faster. The other patterns search
-        line by line.
+        The patterns of these texts search some hundred lines at once, which is much faster. Patterns of other
+        texts search line by line.
         """
         searchers = [self._searcher(metric) for metric in self._metrics_of(dense)]
         hits = [each for each in hits if each[0] not in dense] if dense != self._settled else hits
@@ -450,7 +452,7 @@ class Extraction:
         return self._scan_without(frozenset())(data)
 
     def _scan_without(self, numbers: frozenset[int]) -> Callable[[bytes], list[_Hit]]:
-        """Return an automaton for the required texts except those of `numbers`."""
+        """Return an automaton that finds all required texts except the texts with these `numbers`."""
         scan = self._scans.get(numbers)
         if scan is None:
             exact = occurrences_without(self._exact, numbers, shift=0)

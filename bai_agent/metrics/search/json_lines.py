@@ -2,7 +2,7 @@
 expression.
 
 The benchmark writes the lines, so a line may be a megabyte of brackets or contain numbers with a million
-digits. Numbers are kept as text until their value is needed.
+digits. Numbers in JSON lines stay texts until their values are needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN = 400
 _LONGEST_NUMBER = 1000
 """Longest JSON number that is read (characters)."""
 _KEPT = 64 * 1024
-"""Longest line (characters) whose parsed object is cached for the next metric."""
+"""Maximum length of a line whose parsed object is cached for the next metric (characters)."""
 _AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
 """Matches keys of JSON objects that no program escapes. Other keys may be written with escapes."""
 

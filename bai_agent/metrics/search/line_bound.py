@@ -133,7 +133,7 @@ def _bound(operation: Any, argument: Any) -> _Node:
 
 
 def _parts(argument: Any) -> list[_Tree]:
-    """Return the trees in a node's argument."""
+    """Return the parts of a pattern's tree that a node's argument contains."""
     if isinstance(argument, parser.SubPattern):
         return [argument]
     if isinstance(argument, (tuple, list)):

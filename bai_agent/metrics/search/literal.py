@@ -48,7 +48,7 @@ class Shape:
 
 
 def read_shape(pattern: str) -> Shape:
-    """Return the shape of a valid pattern."""
+    """Return the properties of the texts that a valid pattern matches."""
     try:
         tree, beyond = parser.parse(pattern, re.ASCII), False
     except ValueError:  # needs Unicode's classes: (?u)
@@ -76,8 +76,8 @@ def read_shape(pattern: str) -> Shape:
 def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
     """Return False if the text of `group` (0: the whole match) can never be a number.
 
-    A text can never be a number if it must contain a character that numbers do not have, or cannot contain a
-    digit. letters: characters of a number in addition to digits, sign, point and exponent.
+    A text can never be a number if it always contains a character that numbers do not have, or never contains
+    a digit. letters: characters of a number in addition to digits, sign, point and exponent.
     """
     tree: Any = _parsed(pattern)
     if group:

@@ -58,7 +58,8 @@ _SPAN = re.compile(r"(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+(?:\.\d+)?s)?(?!\w)", re.A
 _SPAN_BEFORE = re.compile(r"\d[dhm]$", re.ASCII).search
 _EXACT = Context(prec=60, traps=[])
 _LONGEST = 1000
-"""Longest number that is parsed as a decimal (characters). Longer numbers are parsed as floats."""
+"""Maximum length of a number that is parsed as a Decimal (characters). Longer numbers are parsed as
+floats."""
 _GOES_ON = re.compile(r"[0-9]|:[0-5][0-9](?![0-9])").match
 _FRACTION = re.compile(r"\.[0-9]").match
 _THOUSANDS = re.compile(r"[,_'][0-9]{3}(?![0-9])").match
@@ -223,7 +224,7 @@ def exponent_end(text: str, start: int, end: int) -> int:
 
 
 def _begins_within(text: str, start: int) -> bool:
-    """Return whether the match began in the middle of a number."""
+    """Return whether the match of a pattern began in the middle of a number."""
     return start > 0 and text[start - 1] in "0123456789."
 
 
