@@ -1,4 +1,4 @@
-"""`bai` for programs, such as a notebook: plans, submits and reads jobs without a terminal.
+"""The Python API of `bai`, for example for notebooks: plans, submits and reads jobs without a terminal.
 
 `from executor import plan, submit, status, scale, wait, metrics`; docs/api.md has examples. Each failure is a `BaiError` with the message
 that `bai` would print. Nothing is printed, and there are no prompts. Warnings and progress are passed to
@@ -130,8 +130,8 @@ def wait(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> JobStatus:
-    """Wait until a job has ended, or until its agent is dead, so that no result will be written; return the
-    job's status.
+    """Wait until a job has ended, or until its agent is dead and no result will be written. Return the job's
+    status.
 
     timeout_s: time after which StillGoesOnError is raised (seconds); None if there is no limit. The other
     parameters are those of `status`.

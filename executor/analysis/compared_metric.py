@@ -1,4 +1,4 @@
-"""The comparison of one metric of two sides: the metric's numbers, the measured change, and the verdict."""
+"""Compares one metric between two sides: the metric's numbers, the measured change, and the verdict."""
 
 from __future__ import annotations
 

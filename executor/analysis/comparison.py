@@ -157,8 +157,8 @@ def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) ->
         return _unknown(each, earlier)
     if each.tolerance is not None and found.within(bound):
         return _Judgement(Verdict.WITHIN)
-    # The last digits are ignored, so that rounding does not make a change that equals the tolerance exceed
-    # it.
+    # The last digits are ignored. Otherwise, rounding could make a change that equals the tolerance exceed
+    # the tolerance.
     if shown and abs(found.change) > bound * (1 + 1e-9):
         return _Judgement(Verdict.of_change(found.change, each.better))
     return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)
@@ -207,7 +207,7 @@ _MOST_RUNS = 10_000
 
 
 class _Aim(NamedTuple):
-    """The difference that further runs should detect, and the scatter of the runs that hides it."""
+    """The difference that further runs should detect, and the scatter of runs that hides this difference."""
 
     difference: float
     wanted: str

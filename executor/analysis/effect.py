@@ -356,8 +356,8 @@ def _share(distances: Any) -> float:
 
 @cache
 def _places(count: int, chosen: int) -> tuple[Any, Any]:
-    """Return all ways to choose `size` of `count` items: the indexes of the chosen items, and the indexes of
-    the other items, one row per choice."""
+    """Return all ways to choose `size` of `count` items, one row per choice: the indexes of the chosen items,
+    and the indexes of the remaining items."""
     import numpy
 
     first = numpy.array(list(combinations(range(count), chosen)))

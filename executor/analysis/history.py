@@ -50,8 +50,8 @@ class Band:
 
 
 def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
-    """Return the band in which the centre of `newest` is expected, if these runs are like the earlier ones,
-    and the p value of their actual centre.
+    """Return the band in which the centre of `newest` is expected if the newest runs are like the earlier
+    runs, and the p value of the actual centre.
 
     values: the numbers of the earlier runs, two or more. Student's t distribution is used, on logarithms if
     all values are positive. The scatter is assumed to be at least the scatter that rounding causes.

@@ -1,4 +1,4 @@
-"""The configuration for this user's jobs, with the origin of each value.
+"""Reads the configuration for this user's jobs, with the origin of each value.
 
 A value is taken from the first of these sources that has it: a flag, an environment variable `BAI_…`, the
 configuration file, AWS's own variables, a default. `docs/ec2.md` is the reference.

@@ -1,4 +1,4 @@
-"""The configuration of `bai serve`: the `[service]` table, and environment variables that existing
+"""Reads the configuration of `bai serve`: the `[service]` table, and environment variables that existing
 deployments of the service set."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A group of jobs in a store: the group's plan, and the ledger of the starts of its jobs.
+"""Reads and writes the record of a group of jobs in a store: the group's plan, and the ledger of the starts
+of its jobs.
 
 ```
 <group>/group.json         the request, and the jobs in the order in which they start: written once

@@ -220,8 +220,8 @@ def _has_descriptor(folder: Path, job_id: str) -> bool:
 
 
 def _ended(folder: Path, record: JobRecord) -> StartedJob | None:
-    """Return a job's outcome and start; None if the result lacks the outcome or the start, or if the folder
-    is not a job."""
+    """Return the outcome and the start time of a job that has ended; None if the result lacks one of them, or
+    if the folder is not a job."""
     if not _has_descriptor(folder, record.job_id):
         return None
     try:

@@ -76,8 +76,8 @@ class _Side:
     file: Path
     descriptor: Descriptor
     script: Script | None
-    """`[ml.script]` with absolute paths, so that it can be compared with that of a descriptor in another
-    folder."""
+    """`[ml.script]` of the descriptor with absolute paths, so that descriptors in different folders can be
+    compared."""
     sources: Sequence[SourceTable]
     """`[[data.sources]]` with absolute addresses."""
     models: Sequence[SourceTable]

@@ -1,4 +1,4 @@
-"""Statistical figures of one series: location, scatter, and headline."""
+"""Computes statistical figures of one series: location, scatter, and headline."""
 
 from __future__ import annotations
 

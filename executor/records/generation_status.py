@@ -1,4 +1,4 @@
-"""The current generation of an elastic job, and the job's desired number of nodes."""
+"""Finds the current generation of an elastic job, and the number of nodes that the job should have."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
 
 
 def proposed_nodes(attempt: AttemptRecord, job: Job) -> int | None:
-    """Return the number of nodes in the latest proposal; None if there is no proposal, if a user has
-    requested a number, or if the job's end is decided. Raises StoreError."""
+    """Return the number of nodes that the benchmark proposed last. None if it proposed none, if a user has
+    requested a number, or if the end of the job is decided. Raises StoreError."""
     proposals = _proposals(attempt, job)
     if not proposals or _requests(attempt, job) or is_ending(attempt):
         return None

@@ -1,4 +1,4 @@
-"""The status of a job, wherever the job runs."""
+"""Types for the status of a job and of its nodes, wherever the job runs."""
 
 from __future__ import annotations
 

@@ -144,8 +144,8 @@ class MachineFact:
     """Function that returns the part of the value by which two machines are compared. None if the value is
     not compared, because it varies or does not affect measurements."""
     words: str | Callable[[Any, Mapping[str, Any]], str] = ""
-    """Text for the user with {} in place of the value, or a function that returns the text for a value and
-    its table. "" if the fact is not shown."""
+    """Text for the user with {} in place of the value, or a function that makes the text from the value and
+    the fact's table. "" if the fact is not shown."""
     line: str = ""
     """Label of the line that shows the fact, if the label is not the first key."""
     called: str = ""

@@ -21,7 +21,7 @@ EACH_AT_MOST = 8
 
 @dataclass(frozen=True)
 class Spread:
-    """One metric that many ranks print, so that the ranks are not shown one by one."""
+    """One metric that is printed by so many ranks that the ranks are not shown one by one."""
 
     name: str
     ranks: Sequence[Series]

@@ -107,8 +107,8 @@ class Points:
         self.records = 0
         """Number of records, from any source."""
         self.late = 0
-        """Number of records that the agent read only after a restart, so that their times are not the times
-        at which the benchmark printed them."""
+        """Number of records that the agent read only after a restart. The times of these records are not the
+        times at which the benchmark printed them."""
         self.beyond = 0
         """Number of records whose values are beyond `LIMIT`. Records with values beyond `LIMIT` are in no
         series."""

@@ -168,8 +168,8 @@ class SeriesLines(Generic[K]):
     count: int
     """Number of records."""
     late: int
-    """Number of records that were read only after a restart, and whose times are therefore the times of
-    reading."""
+    """Number of records that the agent read only after a restart. The times of these records are not the
+    times at which the benchmark printed them."""
     last_timestamp: int | None
     """Time of the last record (ms UTC); None if there is no record."""
 

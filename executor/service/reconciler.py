@@ -111,8 +111,8 @@ class Reconciler:
     ) -> None:
         """jobs: the job store. holds: function that returns whether this replica monitors a client's jobs.
         stays: whether this process will check the jobs again later. describe: function that returns the
-        benchmark descriptor of a request, which is needed to launch machines for running jobs; if None, no
-        machines are launched. every: time between two calls of `due`."""
+        benchmark descriptor of a request. The descriptor is needed to launch machines for running jobs; if
+        `describe` is None, no machines are launched. every: time between two calls of `due`."""
         self._entries = entries
         self._store = jobs
         self._settings = settings

@@ -1,4 +1,4 @@
-"""`bai serve`: starts, connects and stops the parts of the service."""
+"""Runs `bai serve`: starts, connects and stops the parts of the service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A shell on a machine of a job on EC2. The shell is a session of AWS Systems Manager, which needs no open
-port and no key.
+"""Opens a shell on a machine of a job on EC2. The shell is a session of AWS Systems Manager, so the machine
+needs no open port and no SSH key.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager.html
 """

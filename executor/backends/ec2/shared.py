@@ -1,6 +1,6 @@
-"""Objects that the launches of one process share: AWS's clients and the agent's bundle. Objects are shared
-only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates the client
-only once. A benchmark service without sharing would create a new client for each launch.
+"""Caches objects that the launches of one process share: AWS clients and the agent's bundle. Objects are
+shared only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates the
+client only once. A benchmark service without sharing would create a new client for each launch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store of this machine's jobs."""
+"""Opens the store of this machine's jobs, and checks who owns the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The packages of the agent's bundle, as wheels for each CPython version and each CPU, saved in a cache.
+"""Downloads the packages of the agent's bundle into a cache, as wheels for each CPython version and each CPU
+architecture.
 
 `wheels.sha256` lists the wheels with their checksums. After a change of versions, `scripts/lock-wheels`
 writes `wheels.sha256` again.

@@ -1,1 +1,1 @@
-"""`bai doctor`: checks everything that a job on EC2 needs."""
+"""The command `bai doctor`, which checks everything that a job on EC2 needs."""

@@ -1,5 +1,5 @@
-"""`bai doctor`: checks everything that a job on EC2 needs, without launching a machine, and names a remedy
-for each problem."""
+"""Runs the checks of `bai doctor`: checks everything that a job on EC2 needs without launching a machine, and
+names a remedy for each problem."""
 
 from __future__ import annotations
 

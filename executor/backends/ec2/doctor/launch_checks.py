@@ -1,4 +1,5 @@
-"""The checks of `bai doctor` for a launch: the agent's bundle and, for a descriptor, its image, its price, and a dry run."""
+"""Checks for `bai doctor` what a launch needs: the agent's bundle and, if a descriptor is given, its image,
+its price, and a dry run of the launch."""
 
 from __future__ import annotations
 

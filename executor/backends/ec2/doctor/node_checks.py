@@ -1,5 +1,5 @@
-"""The checks of `bai doctor FILE` for a launch: whether quotas allow the launch's machines and, for several
-machines, whether the machines can reach each other."""
+"""Checks for `bai doctor FILE` whether the account's quotas allow the machines of the launch and, if there
+are several, whether the machines can reach each other."""
 
 from __future__ import annotations
 

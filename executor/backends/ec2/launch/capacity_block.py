@@ -1,5 +1,5 @@
-"""Capacity blocks, which are machines reserved in advance: the time until which EC2 lets the machines run,
-and the effect of that time on a job.
+"""Handles capacity blocks, which are machines reserved in advance. Finds the time until which EC2 lets the
+machines of a block run, and limits the run time of a job accordingly.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 """
@@ -112,8 +112,8 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
 
 
 def as_bounded(job: Job, there: Job, ec2: Ec2) -> Job:
-    """Return `job` with the run time of the existing job `there`, which has the same id, if a capacity block
-    may have shortened that run time."""
+    """If a capacity block may have shortened the run time of the existing job `there`, which has the same id,
+    return `job` with the run time of `there`. Otherwise, return `job`."""
     wanted, given = job.limits.max_runtime, there.limits.max_runtime
     if read_market(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
         return job

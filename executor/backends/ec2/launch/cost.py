@@ -1,5 +1,5 @@
-"""Upper bound of a job's cost: the hours until the job's machines must be gone, times the price per hour,
-plus the cost of their volumes."""
+"""Computes an upper bound of a job's cost: the hours until the job's machines must be gone, times the price
+per hour, plus the cost of the machines' volumes."""
 
 from __future__ import annotations
 

@@ -241,8 +241,8 @@ def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str)
 def own_group(
     job: Job, resolved: Resolved, request: Mapping[str, Any], *, expires: str
 ) -> dict[str, Any] | None:
-    """Return the parameters of the security group for a job of several machines; None if the request names a
-    group, or no group is needed. Raises UsageError."""
+    """Return the parameters of the security group to create for a job of several machines; None if the
+    request already names a group, or if no group is needed. Raises UsageError."""
     if job.strategy.nodes == 1 or names_groups(request):
         return None
     if len(resolved.vpcs) != 1:

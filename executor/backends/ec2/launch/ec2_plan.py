@@ -1,5 +1,5 @@
-"""A launch on EC2 as text: the output of `bai plan`, and the notice that is shown before the launch is
-requested."""
+"""Shows a planned launch on EC2 as text: in the output of `bai plan`, and in the notice to the user before
+the launch is requested."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class _Submission:
     there: Job | None = None
     """The job as recorded in the store."""
     file: LaunchFile | None = None
-    """The launch as recorded in the store."""
+    """The launch of the job as recorded in the store."""
     new: bool = False
     """Whether this submission has written the job."""
 

@@ -1,4 +1,5 @@
-"""The image that instances boot from, and the instance type, which must match the image."""
+"""Looks up the image that instances boot from and the instance type, and checks that the type can boot the
+image."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The result of a launch, `launched.json`, with the instances or the refusal. The file is written only once,
-by the first process that has a result."""
+"""Records the result of a launch in `launched.json`: the instances, or the refusal. The file is written only
+once, by the first process that has a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The validated records of a launch in the store: `launch.json`, `refused/<k>.json` and `launched.json` of an attempt.
+"""Reads, validates and writes the records of a launch in the store: `launch.json`, `refused/<k>.json` and
+`launched.json` of an attempt.
 
 `launch.json` is the request to EC2, written once, before the request is sent for the first time. A launch
 that waits for capacity also has `rounds/<k>/launch.json`, `rounds/<k>/refused/<n>.json` and `waiting.json`.

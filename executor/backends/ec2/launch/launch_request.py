@@ -1,5 +1,5 @@
-"""The RunInstances request of a job, with volumes and user data of the job's instances. The module does no
-I/O, because `resolve` has looked up all values before.
+"""Makes the RunInstances request of a job, with the volumes and the user data of the job's instances. The
+module does no I/O, because `resolve` has looked up all values before.
 
 gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
 """

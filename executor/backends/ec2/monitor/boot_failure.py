@@ -74,7 +74,7 @@ def _says_nothing(console: Console | None, error: BaiError | None) -> str | None
 
 
 def unproven(observation: Observation) -> str | None:
-    """Return a sentence about a machine past its boot limit for which it is not known yet whether the boot
+    """Return a sentence about a machine past its boot limit if it is not known yet whether the machine's boot
     failed; None if there is no such machine."""
     for each in observation.starting:
         if each.state == "running" and _is_late(each, observation) and each.id in observation.unreadable:

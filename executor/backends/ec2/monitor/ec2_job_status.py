@@ -1,4 +1,4 @@
-"""The status of jobs on EC2, for `bai status` and `bai list`."""
+"""Finds the status of jobs on EC2, for `bai status` and `bai list`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The recorded launches of a job: the first launch, and later launches while the job runs."""
+"""Reads the recorded launches of a job: the first launch, and later launches of single machines while the job
+runs."""
 
 from __future__ import annotations
 

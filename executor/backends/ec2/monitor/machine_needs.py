@@ -1,4 +1,4 @@
-"""The machines that a running job lacks, and how many machines may be launched now."""
+"""Finds which machines a running job lacks, and how many machines may be launched now."""
 
 from __future__ import annotations
 

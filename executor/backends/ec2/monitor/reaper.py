@@ -151,9 +151,9 @@ def _of_client(client_id: str | None) -> list[FilterTypeDef]:
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
     """Terminate this client's overdue and unneeded machines. Failures are ignored, because the next command
-    tries again. Machines are searched in the configured region, and in all regions with launches of `store`
-    if `store` is a bucket, otherwise of the configured bucket. Raises UsageError, DescriptorError if the
-    configuration is wrong.
+    tries again. Machines are searched in the configured region, and in all regions in which jobs of the store
+    were launched. The store is `store` if that is a bucket, otherwise the configured bucket. Raises
+    UsageError, DescriptorError if the configuration is wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
     jobs, aws = None, aws_sessions(settings)

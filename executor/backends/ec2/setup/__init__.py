@@ -1,1 +1,2 @@
-"""`bai setup`: the resources that jobs on EC2 need in an account, as CloudFormation stacks."""
+"""The command `bai setup`, which creates the resources that jobs on EC2 need in an AWS account, as
+CloudFormation stacks."""

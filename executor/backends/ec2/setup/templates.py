@@ -1,5 +1,5 @@
-"""The templates of the stacks, `data.yaml` and `account.yaml`, with the policies of
-`executor/backends/ec2/iam` inserted."""
+"""Reads the templates of the CloudFormation stacks, and inserts the IAM policies of
+`executor/backends/ec2/iam` into them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Records the maximum cost of the watcher's launches of a day, as objects `DAY/LAUNCH~TRY=MICRODOLLARS` in a
-folder that only the watcher writes.
+"""Records how much the machines that the watcher launches on one day may cost. The records are objects
+`DAY/LAUNCH~TRY=MICRODOLLARS` in a folder to which only the watcher can write.
 
 The watcher cannot delete objects, so it gives an amount back by writing another object with 0. The lowest
 amount of a try counts. The highest amount among the tries of a launch counts. Two executions of the watcher
