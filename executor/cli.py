@@ -51,7 +51,7 @@ class _Command(NamedTuple):
     """Name of a class in the command's module that reads the command line, if the command has a syntax of its
     own; None if Typer's usual class reads it."""
     plain: int | None = None
-    """A command line with this number of words after the command's name is read without Typer, to save time.
+    """Number of words after the command's name in command lines that are read without Typer, to save time.
     None if Typer reads all command lines of the command."""
 
 

@@ -22,8 +22,8 @@ _KEPT = 5
 """Number of most recently used files that are kept in each folder of the cache. Several files are kept
 because other versions of `bai` may use them at the same time."""
 _IN_USE_S = 3600.0
-"""A file of the cache is not removed for this time after its last use (seconds). A launch uploads a file
-within minutes after it was built."""
+"""Time after its last use for which a file of the cache is never removed (seconds). A launch uploads a new
+file within minutes."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_SECONDS = 0.01
-"""If a signal arrives while pydantic is building a model, the signal is sent again after this time
-(seconds)."""
+"""Time after which a signal is sent again if it arrived while pydantic was building a model (seconds)."""
 
 
 class SignalError(KeyboardInterrupt):

@@ -23,8 +23,8 @@ class Comparison(ComparedMetrics[MetricComparison]):
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
-    """The p values are corrected for this number of metrics: those with a direction, over all pairs of
-    sides."""
+    """Number of metrics for which the p values are corrected: all metrics with a direction, counted over all
+    pairs of sides."""
     notes: tuple[str, ...] = ()
     """Notes that apply to all metrics."""
 

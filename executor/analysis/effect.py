@@ -177,8 +177,8 @@ def least_step(*sides: Sequence[float]) -> float:
 
 
 def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
-    """Return the standard deviation that rounding to multiples of `step` causes. A side's standard deviation
-    is assumed to be at least this value."""
+    """Return the standard deviation that rounding to multiples of `step` causes. The standard deviation of a
+    side is assumed to be at least that of rounding."""
     error = step / math.sqrt(12)
     # The result is limited, because values near zero would make it infinite.
     return min(error / centre(side, relative=True), LIMIT) if relative else error
@@ -258,8 +258,8 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""All arrangements of the runs are tried if there are at most this many, which is enough for eight runs per
-side, or for 14 blocks."""
+"""Maximum number of arrangements of the runs up to which a test tries all arrangements. It is enough for
+eight runs per side, or for 14 blocks."""
 _RANDOM = 9_999
 
 

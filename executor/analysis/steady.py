@@ -26,7 +26,7 @@ _LEVEL = 0.02
 """Significance level of Pettitt's test. The level was chosen by simulation, so that at most 4 % of series of
 correlated noise are marked."""
 _SURE = 4.5
-"""The slope at the end of a series is significant if it is larger than this many standard errors."""
+"""Number of standard errors that the slope at the end of a series must exceed to be significant."""
 _LEAST_SHARE = 0.02
 
 

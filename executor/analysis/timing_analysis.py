@@ -12,8 +12,8 @@ from executor.analysis.measured_runs import SUCCEEDED
 from executor.records.counted_values import memory_floor
 
 OUTLIER = 10 * 1.4826
-"""A run is an outlier if its time is farther from the median than this many median absolute deviations. For
-normal noise, this distance is 10 standard deviations. Source of this score: Iglewicz and Hoaglin, "How to
+"""Number of median absolute deviations from the median beyond which a run's time is an outlier. For normal
+noise, the number corresponds to 10 standard deviations. Source of this score: Iglewicz and Hoaglin, "How to
 Detect and Handle Outliers", 1993, with hyperfine's bound."""
 _FEWEST = 5
 """Minimum number of runs among which outliers are searched."""

@@ -243,7 +243,8 @@ def _artifacts(record: JobRecord, reference: JobReference, source: SourceTable) 
 
 
 def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
-    """Raise UsageError if a folder with this many artifacts cannot replace `source`."""
+    """Raise UsageError if a folder of artifacts cannot replace `source`: it has too many files, or `source`
+    has a checksum or is to be unpacked. files: number of artifacts in the folder."""
     if files > _MOST_FILES:
         raise UsageError(
             f"the job {record.job_id} has {files:,} artifacts there, and a source has at most {_MOST_FILES:,}; "

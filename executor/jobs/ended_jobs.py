@@ -26,10 +26,10 @@ _FORMAT = 1
 """Version of the index file, which is increased if the content of the file or the meaning of a field
 changes."""
 _WORTH = 64
-"""An index file is written only if there are at least this number of jobs, and of changed entries."""
+"""Minimum number of jobs, and minimum number of changed entries, from which an index file is written."""
 _SETTLED_NS = 2_000_000_000
-"""If a file is older than this (ns), its next change certainly changes its `st_ctime`. A younger file may
-keep its `st_ctime`, because clocks of file systems advance in steps."""
+"""Age of a file (ns) from which its next change certainly changes its `st_ctime`. A younger file may keep its
+`st_ctime`, because clocks of file systems advance in steps."""
 _DRAFT_AGE_S = 3600
 
 _Files: TypeAlias = list[int]

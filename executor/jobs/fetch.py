@@ -34,8 +34,8 @@ else:
 
 _PIECE = 8 << 20
 _COMPARED = 65536
-"""Before more content is appended to a copied stream, this number of bytes at the copy's end must equal the
-stream in the store."""
+"""Number of bytes at the end of a copied stream that must equal the stream in the store before more content
+is appended."""
 
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
 _OBJECTS = ("ready.json", "environment.json", "result.json")

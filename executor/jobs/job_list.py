@@ -34,7 +34,7 @@ _PORTION = 64
 _LAST_RECORDS = 2**18
 """Number of bytes at the end of a node's records that are searched for the last values."""
 _GLANCE_BYTES = 32 * 2**20
-"""If the records of a job are larger than this (bytes), an overview does not read all of them."""
+"""Maximum size of a job's records (bytes) at which an overview reads all records of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ class PlanInputs:
     sinks: Mapping[str, Any] = field(default_factory=dict)
     """Default destinations of records and output, by the names of their tables."""
     defaults: JobLimits = field(default_factory=JobLimits)
-    """Limits that apply if the descriptor does not set them."""
+    """Values of the limits that the descriptor does not set."""
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
     """Objects in the staging bucket (EC2 only), by the absolute path of the local file or folder."""
     set: Mapping[str, str] = field(default_factory=dict)

@@ -26,7 +26,7 @@ RUN_FACT = "bai_run_peak_memory_bytes"
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
     """Return the smallest peak memory of a job's processes that can be measured (bytes). If a measured peak
-    is lower than this, it is known only that the true peak was at most this."""
+    is lower than the returned value, the true peak is unknown but not higher than that value."""
     shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
     return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
 

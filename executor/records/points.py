@@ -16,8 +16,7 @@ from executor.records.reading import HOST, RUN, LineStream, MalformedLines
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
-"""Number of bytes of a stream that are read at once. In a bucket, reading this many bytes takes two
-requests."""
+"""Number of bytes of a stream that are read at once. In a bucket, each such read takes two requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
 OF_BENCHMARK = ("log", "emit", "exit", "file")
 """Sources of the benchmark's own measurements. "log" also stands for the log of a single process."""

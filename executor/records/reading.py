@@ -26,7 +26,7 @@ PIECE = 2**20
 LONGEST_LINE = 16 * PIECE
 """Maximum length of a line of events or metrics (bytes). Lines written by bai have a few hundred bytes."""
 _AT_ONCE = 16
-"""Maximum number of objects that are read in parallel. Up to this number of files are read without
+"""Maximum number of objects that are read in parallel, and maximum number of files that are read without
 threads."""
 _LATEST = 2**47
 HOST, RUN = "host", "run"

@@ -45,8 +45,8 @@ _LABELS = rf',"labels":\{{(?:{_LABEL}(?:, ?{_LABEL})*)?\}}'
 _END = rf'(?:{_LABELS})?(?:,"late":(?:true|false))?(?:,"gen":{_INTEGER})?{_REPEAT}{_GENERATION}'
 
 Row: TypeAlias = tuple[bytes, ...]
-"""The parts of a record, as they were written in the line. The next constants define their indexes. The step
-is b"" if the record has no step."""
+"""The parts of a record, as they were written in the line. The constants after `Row` define the indexes of
+the parts. The step is b"" if the record has no step."""
 _PARTS = ("seq", "head", "off", "name", "value", "units", "timestamp", "step", "tail")
 _, HEAD, _, NAME, _, UNITS, _, _, TAIL = range(len(_PARTS))
 shared_text = itemgetter(HEAD, NAME, UNITS, TAIL)

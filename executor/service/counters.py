@@ -9,7 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FRESH_S = 60.0
-"""The service counts as ready if its last poll of Kafka is not older than this (seconds)."""
+"""Maximum age of the last poll of Kafka at which the service counts as ready (seconds)."""
 
 
 class ServiceCounters:

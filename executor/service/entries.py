@@ -34,7 +34,7 @@ from executor.service.events.event import ENVELOPE, MAX_ID, Event, read_event
 from executor.service.events.requests import action_job_id
 
 MAX_EVENT = 700_000
-"""Answers repeat an event only up to this size (bytes), because a Kafka broker accepts messages of up to a
+"""Maximum size of an event that answers repeat (bytes), because a Kafka broker accepts messages of up to a
 megabyte."""
 _VERSION = 1
 _MICRO = 1_000_000

@@ -104,13 +104,13 @@ COMMANDS = ("cancel",)
 """Commands in CMD_SUBMIT that this service supports."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""Each round of polling may take `max_poll_interval` divided by this number. After that time, a round of
-polling begins no more work."""
+"""Number of polling rounds that must fit into `max_poll_interval`. A round that has used its share of the
+interval begins no more work."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
-"""If a rebalance takes longer than this, a new consumer is opened (seconds). A rebalance waits for each
-replica at most for the session timeout of 10 s."""
+"""Duration of a rebalance after which a new consumer is opened (seconds). A rebalance waits for each replica
+at most for the session timeout of 10 s."""
 _LAG_EVERY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 

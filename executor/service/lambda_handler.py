@@ -43,7 +43,7 @@ from executor.service.status_reporter import StatusReporter
 log = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
-"""No work is started in this last part of the function's time limit, so that work in progress can finish
+"""Last part of the function's time limit in which no new work is started, so that work in progress can finish
 (seconds). Work that AWS interrupts is repeated a minute later."""
 _AT_ONCE = 8
 _CALLED_BY = ("aws.events", "aws.scheduler")

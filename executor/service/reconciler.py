@@ -54,11 +54,11 @@ REAP_S = 60.0
 _RECONCILE_S = 60.0
 _LONGEST_PAUSE_S = 60.0
 _PAUSES = 4
-"""The longest pause between two checks of a job without news is this many times the shortest pause."""
+"""Maximum ratio of the longest to the shortest pause between two checks of a job without news."""
 _UNLAUNCHED_S = 30.0
 """Time between two checks of a request that another process is launching (seconds)."""
 _CANCEL_SAID_S = 120.0
-"""The report of a cancelled job's end waits until the cancel command is answered, but at most for this time
+"""Longest time for which the report of a cancelled job's end waits until the cancel command is answered
 (seconds)."""
 
 

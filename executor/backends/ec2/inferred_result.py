@@ -132,8 +132,8 @@ class _GoneMachine:
 
     @property
     def _had_python(self) -> bool:
-        """Whether the guardian found Python on the machine earlier. The guardian writes so on the console,
-        and a heartbeat of the agent also proves it."""
+        """Whether the guardian found Python on the machine earlier. The guardian writes on the console that
+        it found Python, and a heartbeat of the agent is also a proof."""
         return self.reported or any(each.text.startswith("python ") for each in self.console.steps)
 
     @property

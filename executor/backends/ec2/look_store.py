@@ -1,5 +1,5 @@
-"""The job store as one check of a job uses it. Each folder is listed only once, however many of its objects
-the check reads."""
+"""Wraps the job store for one check of a job. Each folder is listed only once, however many objects of the
+folder the check reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bai_agent.job.store import JobStore, StoredObject
 
 class LookStore:
     """A `JobStore` that caches listings until `forget` is called or something is written. Only one thread at
-    a time may use it."""
+    a time may use a `LookStore`."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store

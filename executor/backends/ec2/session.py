@@ -323,8 +323,8 @@ _UNTIMELY = frozenset(
 _SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure"})
 _UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
 _CLOCK_TOLERANCE_S = 240.0
-"""A difference between AWS's clock and this machine's clock is reported as a problem from this size on
-(seconds). The limits of AWS's services differ; the strictest is five minutes."""
+"""Smallest difference between AWS's clock and this machine's clock that is reported as a problem (seconds).
+The limits of AWS's services differ; the strictest is five minutes."""
 NOT_ACCEPTED = frozenset(
     {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}

@@ -25,7 +25,7 @@ class Shared:
     objects."""
 
     def __init__(self, *, at_most: int = _AT_MOST) -> None:
-        """at_most: maximum number of objects. Beyond this number, the least recently used objects are
+        """at_most: maximum number of objects. If there are more, the least recently used objects are
         dropped."""
         self._at_most = at_most
         self._lock = threading.Lock()

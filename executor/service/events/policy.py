@@ -180,7 +180,7 @@ def _this_machine(table: Raw) -> Iterator[_Refusal]:
 
 def _reservation(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
     """Yield a refusal if the descriptor names a capacity reservation that the configuration does not allow.
-    The owner of a reservation has paid for it."""
+    Using a reservation is restricted because its owner has paid for it."""
     wanted = read_reservation(at(table, "aws", "ec2", "run_instances"))
     if wanted and wanted not in bounds.capacity_reservations:
         known = " or ".join(bounds.capacity_reservations)

@@ -128,7 +128,7 @@ class _Submission:
 
     record: JobRecord
     job: Job
-    """The job that the request describes."""
+    """The job descriptor that was made from the request."""
     job_request: JobRequest
     descriptor: Descriptor
     settings: Settings

@@ -412,7 +412,7 @@ def _about(file: LaunchFile, candidate: Candidate, why: ErrorClass) -> str:
 
 def _read_refusal(table: Mapping[str, Any]) -> ErrorClass:
     outcome = Outcome(table["outcome"])
-    # The only final refusal that is recorded is one for a quota, because other instance types are requested
-    # after it.
+    # The only final refusal that is recorded is a refusal for a quota. After a quota's refusal, other
+    # instance types are still requested.
     following = RetryAction.STOP if outcome is Outcome.QUOTA else RetryAction.NEXT_SUBNET
     return ErrorClass(following, outcome, str(table["code"]), str(table["sentence"]))

@@ -1,5 +1,5 @@
 """Detects machines that never run their user data, because their AMI has no cloud-init or hangs early.
-Machines that only boot slowly must not be mistaken for them.
+A machine that only boots slowly must not be taken for a failed machine.
 
 The boothook and the guardian (docs/boot.md) ensure that a machine writes a heartbeat or powers itself off
 within the launch's boot limit. If the boothook never runs, nothing on the machine powers the machine off. A

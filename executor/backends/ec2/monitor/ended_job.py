@@ -23,7 +23,7 @@ from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, ST
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
 RETURNED = timedelta(seconds=15)
-"""A lost node counts as returned if its last heartbeat is not older than this. The nodes of a job write
+"""Maximum age of a lost node's last heartbeat at which the node counts as returned. The nodes of a job write
 heartbeats for each other every 5 s."""
 
 

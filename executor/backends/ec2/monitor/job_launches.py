@@ -55,8 +55,8 @@ class JobLaunches:
     first: tuple[str, ...] = ()
     """Ids of the first launch's machines, in the order of their nodes."""
     first_nodes: int = 0
-    """Number of nodes that the first launch requested. Numbers of the nodes of later launches begin at this
-    number."""
+    """Number of nodes that the first launch requested. The nodes of later launches are numbered from
+    `first_nodes` on."""
     first_decided: datetime | None = None
     later: tuple[KnownLaunch, ...] = ()
 

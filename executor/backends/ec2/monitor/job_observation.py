@@ -21,18 +21,19 @@ s."""
 CONSISTENT = timedelta(minutes=10)
 """Longest time between EC2's acceptance of a launch and the first answer in which EC2 shows the instance."""
 ABANDONED = timedelta(minutes=10)
-"""A submission that has written nothing for this time counts as abandoned. A submitter's longest step, the
-request for one candidate, takes at most half of this time."""
+"""Time without a write to the store after which a submission counts as abandoned. A submitter's longest step,
+the request for one candidate, takes at most half of `ABANDONED`."""
 OVERDUE = timedelta(minutes=15)
-"""A machine powers itself off at most this time after its deadline, even if it stayed on for inspection."""
+"""Maximum time between a machine's deadline and its own power-off, even if the machine stayed on for
+inspection."""
 UNREACHABLE = timedelta(minutes=15)
-"""The only machine of a job with a fixed number of nodes counts as lost after this time without a heartbeat
-and with a failing status check of EC2. Silence alone does not prove the loss, because the agent of a single
-node continues while the job store is unreachable.
+"""Time without a heartbeat and with a failing status check of EC2 after which a machine counts as lost, if it
+is the only machine of a job with a fixed number of nodes. Silence alone does not prove the loss, because the
+agent of a single node continues while the job store is unreachable.
 """
 POWER_OFF = timedelta(minutes=5)
-"""A machine's shutdown counts as hanging after this time without a heartbeat since the end of its node's part
-or of its job. Systemd usually gives each service 90 s to stop."""
+"""Time without a heartbeat, after a job or a node's part of it has ended, from which the machine's shutdown
+counts as hanging. Systemd usually gives each service 90 s to stop."""
 
 
 class JobStage(str, Enum):

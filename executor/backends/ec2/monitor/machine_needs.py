@@ -18,11 +18,11 @@ from executor.records.generation_status import is_ending, requested_nodes
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
 """First and longest pause after a failed launch. The pause doubles with each consecutive failed launch."""
 LEAST_TIME = timedelta(minutes=10)
-"""No machine is launched if it would have less run time than this, in addition to the job's grace and drain
+"""Minimum run time that a machine must have to be launched, in addition to the job's grace and drain
 times."""
 MOST_REFUSALS = 3
-"""After this number of consecutive refusals that only a user can resolve (such as terms of the Marketplace),
-no further request is sent."""
+"""Number of consecutive refusals after which no further request is sent, for refusals that only a user can
+resolve, such as terms of the Marketplace."""
 
 _USED_UP = "all replacements are used"
 _TOO_LATE = "too little time is left"

@@ -344,8 +344,8 @@ class JobMonitor:
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
-        # If there is no heartbeat, any other object of the node counts as one. Usually the node has no object
-        # at all, and an empty listing is quick.
+        # If a node has written no heartbeat, the age of its newest other object is used. Usually the node has
+        # no object at all, and an empty listing is quick.
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:

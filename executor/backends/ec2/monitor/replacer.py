@@ -59,10 +59,10 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 OBEYED = timedelta(seconds=60)
-"""For this time after the start of a launch, only the process that began it may repeat it."""
+"""Time after the start of a launch during which only the process that began the launch may repeat it."""
 LATE = timedelta(minutes=10)
-"""Launches older than this are not sent again, because a machine's deadline counts from the time when
-`launch.json` was written."""
+"""Maximum age of a launch whose request may be sent again. The age is limited because a machine's deadline
+counts from the time when `launch.json` was written."""
 _PATIENCE_S = 20.0
 _RETRY_S = 300.0
 """Time until the next attempt to render the first launch, after an attempt whose result must not be sent
@@ -137,7 +137,7 @@ class Replacer:
             ours = self._draw(base, aws, number=number, node=node, replaces=replaces, created=tag_time(now))
             self._allow(job, ours, aws, now=now)
             if write_launch(self.record, ours) != ours:
-                return  # Another process has claimed this number.
+                return  # Another process has claimed this launch number.
             self._launch(job, ours, aws, now=now, begun_before=False)
             number, node = number + 1, node + 1
 

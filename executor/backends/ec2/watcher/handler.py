@@ -33,7 +33,7 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
-"""No work is started in this last part of the function's time limit, so that work in progress can finish
+"""Last part of the function's time limit in which no new work is started, so that work in progress can finish
 (seconds). Work that AWS interrupts is repeated a minute later."""
 _OFTEN, _SELDOM = timedelta(minutes=1), timedelta(minutes=5)
 """Time between two checks of the watcher: while jobs must be checked, and while there are no such jobs."""
