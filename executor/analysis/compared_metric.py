@@ -53,7 +53,8 @@ class MetricComparison:
     drift: SidesDrift | None = None
     """Drift of the two sides, if one side ran after the other; None if the drift cannot be determined."""
     drifts: bool = False
-    """Whether both sides drift, so that the change says nothing about the compared programs."""
+    """True if the numbers of both sides drift. In that case, the change says nothing about the compared
+    programs."""
     verdict: Verdict = Verdict.UNKNOWN
     more_runs: int | None = None
     """Approximate number of further runs per side that are needed for a verdict. None if there is a verdict,

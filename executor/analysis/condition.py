@@ -1,5 +1,5 @@
-"""Parses and judges the conditions of `--fail-if 'throughput < -5%'`. A condition consists of three words,
-and is about the change of one metric."""
+"""Parses and judges the conditions of `--fail-if 'throughput < -5%'`. A condition is about the change of one
+metric. It consists of three words: metric, comparison operator and bound."""
 
 from __future__ import annotations
 

@@ -258,8 +258,8 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""Maximum number of arrangements of the runs up to which a test tries all arrangements. It is enough for
-eight runs per side, or for 14 blocks."""
+"""Maximum number of arrangements of the runs up to which a test tries all of them. All arrangements are tried
+for up to eight runs per side, or for up to 14 blocks."""
 _RANDOM = 9_999
 
 

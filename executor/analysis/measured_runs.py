@@ -247,7 +247,7 @@ def over_runs(runs: JobRuns) -> list[OverRuns]:
     """Return the metrics over the runs of a job with several runs. The metrics are in the same order as the
     metrics of a single run."""
     groups = runs.by_metric()
-    # The arms of each metric are listed together.
+    # For each metric, the rows of all arms are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
     arms = runs.job.repeat.arms if runs.job.repeat is not None else ()
     places = {arm.name: place for place, arm in enumerate(arms)}

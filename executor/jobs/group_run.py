@@ -60,7 +60,7 @@ class GroupListener:
 
 @dataclass(kw_only=True)
 class GroupRun:
-    """One call that runs a group of jobs."""
+    """One call of `bai` that runs a group of jobs."""
 
     group: GroupRecord
     plan: GroupPlan

@@ -147,7 +147,7 @@ def from_checkpoint(record: JobRecord) -> Sequence[Override]:
             f"--resume {record.job_id}: the job has no [checkpoint], so none was kept; --like {record.job_id} runs it from the beginning"
         )
     values = [f"{CHECKPOINT_KEY}=job:{record.job_id}"]
-    if job.strategy.is_supervised:  # The descriptor need not contain the table.
+    if job.strategy.is_supervised:  # The original descriptor need not contain a `[checkpoint]` table.
         values.append(f"checkpoint.path={job.checkpoint.path}")
     return read_overrides(values)
 

@@ -162,8 +162,8 @@ def _with_scripts(
     *,
     before: Callable[[], Job | None] = lambda: None,
 ) -> JobRequest:
-    """Return the request, with scripts from a repository or a bucket fetched to this machine. Raises
-    UsageError.
+    """If the request's scripts are in a repository or a bucket, fetch them to this machine. Return the
+    request with the fetched scripts. Raises UsageError.
 
     before: function that returns the job of the same id, if that job was submitted before.
     """

@@ -60,7 +60,7 @@ class FileArm(ArmTable):
     script: Script | None = None
     """The arm's scripts, which replace the scripts of `[ml]`."""
     sources: list[SourceTable] = Field(default_factory=list)
-    """The arm's data, in addition to the data of `[data]`."""
+    """The arm's own data sources, in addition to the sources in `[data]`."""
 
 
 def file_arms(descriptor: Descriptor) -> list[FileArm]:

@@ -32,7 +32,7 @@ class DefaultValue:
     """Key of the configuration, for example "limits.max_runtime"."""
     value: Any
     origin: str
-    """Origin of the value: a file, a variable, a flag, or "default"."""
+    """Origin of the value: a file, an environment variable, a flag, or "default"."""
 
     def as_table(self) -> dict[str, Any]:
         """Return value and origin as JSON values."""

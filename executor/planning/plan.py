@@ -196,7 +196,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
 
 
 def _command(keys: str, code: str, args: str) -> tuple[tuple[str, ...], str | None]:
-    """Return the words of a command, and no script. If the command has several lines, return the words of its
+    """Return a command as its words and None. If the command has several lines, return the words of its
     arguments, and the lines as a script. keys: the descriptor keys that contain the command. Raises
     PlanError."""
     script = code.strip() + "\n" if is_script(code) else None

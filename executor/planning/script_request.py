@@ -168,7 +168,8 @@ def _descriptor(
     name = Path(script.member).name
     ml = {"benchmark_code": _command(script)}
     if script.arguments:
-        # The shell has already expanded variables in the arguments.
+        # The user's shell has already expanded variables in the arguments, so each `${` in them is escaped as
+        # `$${`.
         ml["args"] = shlex.join(script.arguments).replace("${", "$${")
     output = {key: value for key, value in (("preset", list(presets)), ("metrics", metrics)) if value}
     return {

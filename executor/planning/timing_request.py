@@ -281,8 +281,8 @@ def _step(
     values: Mapping[str, str],
     shell: str | None,
 ) -> str | None:
-    """Return the command to run before or after a timed command: its own one, or the one that all timed
-    commands share. Raises UsageError."""
+    """Return the command to run before or after a timed command: either its own command, or the command that
+    all timed commands share. Raises UsageError."""
     if not given:
         return None
     if len(given) not in (1, commands):

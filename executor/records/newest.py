@@ -78,7 +78,7 @@ class NewestRecords:
 
 
 def _last_sample(content: bytes, end: int) -> bytes:
-    """Return the lines of the last sample of a host before `end`."""
+    """Return the lines in `content` with the last sample of the host before the position `end`."""
     found = content.rfind(_HOST, 0, end)
     if found < 0:
         return b""

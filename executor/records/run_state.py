@@ -34,7 +34,7 @@ def neighbour_sentence(job_id: str | None, *, there: bool) -> str:
 
 @dataclass
 class RunState:
-    """The state after all applied events. Times are ms UTC."""
+    """The state of a run after all events that were applied to it. Times are ms UTC."""
 
     started: int | None = None
     phase: str | None = None

@@ -183,7 +183,7 @@ class Series:
 
     @property
     def figures(self) -> Figures:
-        """The figures of all values (one or more)."""
+        """The figures of all values of the series (one or more)."""
         if self._figures is None:
             self._figures = figures(list(chain.from_iterable(self._runs.values())))
         assert self._figures is not None

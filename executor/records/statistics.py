@@ -150,7 +150,7 @@ class Measurements:
         )
 
     def _split_warm_up(self, key: _RowKey, batch: SeriesBatch) -> tuple[Sequence[float], Sequence[float]]:
-        """Return the warm-up values, and the values that count."""
+        """Split the values of a series; return the warm-up values and the values that count in figures."""
         source, _, repeat, generation = key
         values = batch.values
         metric = self._metrics.get(batch.record["name"])

@@ -84,7 +84,7 @@ class PatternResult:
         series.add_all(counted[len(warm_up) :])
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         rows = self.rows
         if len(rows) > 1 or rows[0].labels:
             own: dict[str, Any] = {"name": self.metric.name, "units": self.metric.units, "count": self.count}
@@ -169,7 +169,7 @@ class MetricsTrial:
         self.bytes += len(block.data)
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             "log": self.log,
             "lines": self.lines,

@@ -219,8 +219,9 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
     """Terminate the instances with this job's tag; return their ids. Instances that are already gone are not
     an error.
 
-    If EC2 refuses to terminate one instance, the other instances are still terminated. Raises BaiError: after
-    all instances if one was refused, at once if EC2 cannot be reached.
+    If EC2 refuses to terminate one instance, the other instances are still terminated. If EC2 refused to
+    terminate an instance, BaiError is raised after all other instances. If EC2 cannot be reached, BaiError is
+    raised at once.
     """
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
     refusals: list[AwsError] = []

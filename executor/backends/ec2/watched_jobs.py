@@ -33,8 +33,8 @@ cron."""
 
 
 class Looker(str, Enum):
-    """Kinds of processes that check all jobs of a bucket. The kind that does the most for a job comes
-    first."""
+    """Kinds of processes that check all jobs of a bucket. The kind of process that does the most for a job
+    comes first."""
 
     WATCHER = "watcher"
     REAP = "reap"

@@ -292,8 +292,8 @@ class AgentRestarter:
         return complete
 
     def restart(self, on_status: Callable[[str], None]) -> None:
-        """Announce the restart and start the agent. Raises NoResultError after too many restarts, BaiError if
-        a restart fails."""
+        """Tell the user about the restart, and start the agent again. Raises NoResultError after too many
+        restarts, BaiError if a restart fails."""
         reason = self._agent.last_words()
         cause = f". Its log ends with: {reason}" if reason else ""
         before, self._reason = self._reason, _NUMBERS.sub("", reason)

@@ -295,8 +295,8 @@ class _Submission:
         return ended or decided_before(self.record) is not None
 
     def _is_launched(self) -> bool:
-        """Return whether the job has been launched. A stored descriptor alone does not prove a launch,
-        because any machine may write one. Raises LaunchError."""
+        """Return whether the job has been launched. A job descriptor in the store alone does not prove a
+        launch, because any machine can write a descriptor there. Raises LaunchError."""
         if decided_before(self.record) is not None:
             return True
         return read_launch(self.record) is not None and self._is_adopted(self.aws)

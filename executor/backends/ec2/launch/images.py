@@ -27,7 +27,7 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 _NEURON = re.compile(r"(inf|trn)[0-9]")
 """Instance families with AWS's own accelerators."""
 AUTO = "auto"
-"""Value of the descriptor's image with which bai chooses an image that matches the instance type."""
+"""Value of the descriptor's `image` for which bai itself chooses an image that matches the instance type."""
 _PYTORCH_IMAGES = {
     "x86_64": "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04/latest/ami-id",
     "arm64": "/aws/service/deeplearning/ami/arm64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id",

@@ -21,7 +21,8 @@ from executor.backends.ec2.monitor.job_observation import Observation
 from executor.backends.ec2.session import is_denied
 
 BOOT_ENDED = timedelta(minutes=15)
-"""Minimum age of a machine at which the end of its boot, as shown on its console, proves a failure."""
+"""Minimum age of a machine from which the boot counts as failed if its console shows the end of the boot but
+no line of the guardian."""
 
 
 def never_booted(machines: Sequence[Instance], observation: Observation) -> str | None:

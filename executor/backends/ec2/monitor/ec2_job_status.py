@@ -163,7 +163,7 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
 def kept_machines(
     monitor: JobMonitor, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
-    """Return a sentence about the machines of an ended job that stay on for inspection. The sentence says
+    """Return a sentence about those machines of an ended job that stay on for inspection. The sentence says
     until when the machines stay on, what they cost, and which command releases them. None if no machine stays
     on, or EC2 cannot be queried. Raises StoreError, DescriptorError.
     """

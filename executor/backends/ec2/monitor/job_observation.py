@@ -190,7 +190,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The stage of a job, and everything that is due."""
+    """The diagnosis of a job: its stage, and what must be done for the job now."""
 
     stage: JobStage
     sentence: str

@@ -411,7 +411,7 @@ def _with_machines(
     *,
     decided: Collection[int],
 ) -> Observation:
-    """Return the observation with the machines in `found`.
+    """Return the observation, completed with the machines `found` that EC2 has described.
 
     ours: ids of the machines in the launch records. Without ids, all machines in `found` are the job's.
     decided: launches whose results were read from the store. A machine of any other launch never counts as

@@ -47,7 +47,7 @@ class WatcherChoices:
     types: str = "*"
     """Instance types, separated by commas; `*` and `?` are allowed."""
     owners: str = "amazon"
-    """Owners of images, separated by commas."""
+    """Allowed owners of images, separated by commas."""
     dollars_a_day: str = "50"
     reserved: bool = True
     """Whether one concurrent execution of the function is reserved."""
@@ -306,7 +306,7 @@ class AccountSetup:
         return self.stacks.delete(self.stack(WATCHER))
 
     def outputs(self) -> Mapping[str, str]:
-        """Return the ids and ARNs of the resources."""
+        """Return the ids and ARNs of the resources that the stacks created."""
         found: dict[str, str] = {}
         for which in TEMPLATES:
             state = self.stacks.settled(self.stack(which))

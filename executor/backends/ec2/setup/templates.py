@@ -24,7 +24,7 @@ _WORDS = {
     "ROLE": "${Name}-instance",
     "NAME": "${Name}",
 }
-"""Words in capitals in a policy → CloudFormation's expressions."""
+"""Word in capitals in a policy → CloudFormation expression that replaces the word."""
 _LISTS = {"GROUPS": "Groups", "OWNERS": "Owners", "SUBNETS": "Subnets", "TYPES": "Types"}
 """Words in capitals that stand for lists → the template's parameters."""
 _PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
@@ -59,8 +59,8 @@ def read_policy(name: str) -> dict[str, Any]:
 
 
 def policy_text(name: str, words: Mapping[str, str], *, region: str) -> str:
-    """Return a policy's JSON for a region. words: values for its words in capitals; words without a value
-    stay."""
+    """Return a policy's JSON for a region. words: values for the words in capitals in the policy. Words
+    without a value are not replaced."""
     text = json.dumps(read_policy(name), indent=2)
     partition = next((each for start, each in _PARTITIONS.items() if region.startswith(start)), "aws")
     for word, value in {"arn:aws:": f"arn:{partition}:", **words}.items():

@@ -21,7 +21,8 @@ from bai_agent.light_dataclass import dataclass, field
 from executor.errors import UsageError
 
 FOLDER = "watcher/spent"
-"""Folder of the ledger in the bucket. The folder is not below `jobs/`, where other users may write."""
+"""Folder of the ledger in the bucket. The folder is not below `jobs/`, because other users have write access
+there."""
 _MICRO = 1_000_000
 _Amounts = dict[str, dict[str, int]]
 """Launch → recorded try of the launch → microdollars."""
