@@ -215,7 +215,7 @@ class EnvironmentProbe:
         found = describe_gpus()
         if not found.get("devices") and (count := count_gpus(_ROOT)):
             raise NoAnswerError(
-                f"{count} NVIDIA GPUs on the PCI bus, but either no driver answers or nvidia-ml-py is missing"
+                f"NVIDIA GPUs on the PCI bus ({count}) cannot be read: install nvidia-ml-py for the agent's Python, or NVIDIA's driver"
             )
         return found
 

@@ -216,15 +216,16 @@ def libraries(root: Path) -> Facts:
             for name, start in _LIBRARIES.items():
                 there = (each.removeprefix(start) for each in names if each.startswith(start))
                 found[name] = found.get(name) or _longest(there)
-    efa = re.search(
-        r"EFA installer version:\s*([\w.+-]+)", read_text(root / "opt/amazon/efa_installed_packages")
-    )
+    installed = read_text(root / "opt/amazon/efa_installed_packages")
+    efa = re.search(r"EFA installer version:\s*([\w.+-]+)", installed)
     found["efa_installer"] = short(efa[1]) if efa else None
+    # Images with only a part of the toolkit have no version.json, but a link to its folder.
+    folder = os.path.realpath(root / "usr/local/cuda")
+    found["cuda_toolkit"] = _longest([Path(folder).name.removeprefix("cuda-")])
     with suppress(RecordError):
         cuda = decode(_Cuda, read_text(root / "usr/local/cuda/version.json"), where="version.json").cuda
         found["cuda_toolkit"] = short(cuda.version)
-    module = read_text(root / "sys/module/efa/version")
-    found["efa_driver"] = short(module) or None
+    found["efa_driver"] = short(read_text(root / "sys/module/efa/version"))
     return present(found)
 
 

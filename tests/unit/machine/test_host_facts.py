@@ -222,6 +222,21 @@ def test_the_mount_of_a_folder_shows_no_credentials(tmp_path: Path) -> None:
     assert host_facts.mount_of(Path("/da"), tmp_path)["point"] == "/"
 
 
+def test_the_cuda_toolkit_without_a_version_file_is_named_by_its_folder(tmp_path: Path) -> None:
+    put(tmp_path, "usr/local/cuda-13.0/bin/nvcc", "")
+    (tmp_path / "usr/local/cuda").symlink_to("cuda-13.0")
+
+    assert software.libraries(tmp_path) == {"cuda_toolkit": "13.0"}
+
+
+@pytest.mark.parametrize("target", ["cuda", "cuda-13.0;rm", "absent"])
+def test_a_strange_folder_of_the_cuda_toolkit_is_left_out(tmp_path: Path, target: str) -> None:
+    (tmp_path / "usr/local").mkdir(parents=True)
+    (tmp_path / "usr/local/cuda").symlink_to(target)
+
+    assert software.libraries(tmp_path) == {}
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_missing_kernel_files_cause_no_error(tmp_path: Path, name: str) -> None:
     assert not READERS[name](tmp_path) or set(READERS[name](tmp_path)) == {"architecture"}

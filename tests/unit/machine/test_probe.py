@@ -39,3 +39,18 @@ def test_the_use_of_gpus_is_read_when_the_benchmark_could_start(
     assert facts["gpus"] == {"devices": [{"processes": 0}]}
     assert facts["counters"]["gpu_heat_ns"] == {"0": 7}
     assert not [each for each in facts["warnings"] if "GPU" in each]
+
+
+def test_gpus_that_cannot_be_read_are_reported_with_what_to_install(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "describe_gpus", dict)
+    monkeypatch.setattr(probe, "count_gpus", lambda _: 1)
+    environment = EnvironmentProbe(make_context(rundir).job, rundir, node=Node(), first_look=look())
+
+    environment.begin()
+    facts = environment.finish(stopping=lambda: False)
+
+    assert facts["missing"]["gpus"] == (
+        "NVIDIA GPUs on the PCI bus (1) cannot be read: install nvidia-ml-py for the agent's Python, or NVIDIA's driver"
+    )
