@@ -28,7 +28,7 @@ _DRIFTS = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class BandedMetric:
-    """One metric in the history and in the newest run or runs."""
+    """One metric, with its values in the history and in the newest run or runs."""
 
     name: str
     units: str = ""

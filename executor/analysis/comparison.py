@@ -95,7 +95,7 @@ def _judged_together(
 
 _DRIFTS = "both sides drift, by as much as would make half of the change or more: use `bai ab`, whose runs take turns"
 _LEAST = -1 + 1e-15
-"""Smallest relative change that has a logarithm."""
+"""Lower limit for relative changes, so that 1 + change has a logarithm."""
 _Key = tuple[int, str]
 """Key of a metric of a pair of sides: the pair's number, and the metric."""
 
@@ -157,8 +157,8 @@ def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) ->
         return _unknown(each, earlier)
     if each.tolerance is not None and found.within(bound):
         return _Judgement(Verdict.WITHIN)
-    # The last digits are ignored. Otherwise, rounding could make a change that equals the tolerance exceed
-    # the tolerance.
+    # The last digits are ignored. Because of rounding, a change that equals the tolerance could otherwise
+    # exceed it.
     if shown and abs(found.change) > bound * (1 + 1e-9):
         return _Judgement(Verdict.of_change(found.change, each.better))
     return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)

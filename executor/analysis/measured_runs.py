@@ -256,7 +256,7 @@ def over_runs(runs: JobRuns) -> list[OverRuns]:
 
 
 def _over(values: Sequence[RunValue], *, arm: str | None) -> OverRuns:
-    """Return one metric over its runs. The mean is a bound if any value is a bound."""
+    """Summarise one metric over the runs. The mean is only a bound if any value is only a bound."""
     bounds = [each.value if each.below is None else each.below for each in values]
     exact = all(each.below is None for each in values)
     return OverRuns(

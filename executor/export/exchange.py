@@ -105,7 +105,8 @@ def _bmf(headlines: Iterable[HeadlineNumber], benchmark: str) -> dict[str, dict[
 
 
 def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[HeadlineNumber], list[str]]:
-    """Return the metrics that have the same better direction, because a file has only one."""
+    """Return the headlines of metrics whose better direction is the same, because a file can have only one
+    direction."""
     taken: dict[Better, list[HeadlineNumber]] = {}
     for each in headlines:
         if each.better is not None:

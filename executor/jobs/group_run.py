@@ -65,8 +65,8 @@ class GroupRun:
     group: GroupRecord
     plan: GroupPlan
     scope: JobScope
-    """The scope of the group's jobs. Its backends run the jobs. Earlier jobs whose artifacts are needed are
-    searched in its stores."""
+    """The `JobScope` of the group's jobs. Its backends run the jobs. Earlier jobs whose artifacts are needed
+    are searched in its stores."""
     listener: GroupListener
     fetched: FetchedScripts
     """Scripts that were fetched for the jobs. The fetched files exist while the group runs."""

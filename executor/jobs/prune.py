@@ -45,11 +45,11 @@ def prune_jobs(
     left: Callable[[str], None] = lambda why: None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Pruned]:
-    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs or may run
-    is not deleted. Drafts of killed submissions, and old groups without jobs, are also deleted. keep: labels;
-    a job with any of these labels is not deleted. left: called with the reason if a job is not deleted
-    because its end is unknown, or because its folder is a symbolic link. on_failure: called if a job could
-    not be deleted; the other jobs are still deleted.
+    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that is running, or
+    possibly running, is not deleted. Drafts of killed submissions, and old groups without jobs, are also
+    deleted. keep: labels; a job with any of these labels is not deleted. left: called with the reason if a
+    job is not deleted because its end is unknown, or because its folder is a symbolic link. on_failure:
+    called if a job could not be deleted; the other jobs are still deleted.
     """
     check_own(store.folder)
     if not dry_run:

@@ -82,7 +82,8 @@ class FetchedScripts(ExitStack):
             _check_requirements(script, folder)
         except UsageError as error:
             raise UsageError(f'ml.script.script: "{address}": {error}') from error
-        except PullError as error:  # The message already contains the address.
+        # The message of the error already contains the address, so it is not added again.
+        except PullError as error:
             raise UsageError(f"ml.script.script: {error}") from error
         except OSError as error:
             raise UsageError(f"ml.script.script: {error.filename or address}: {error.strerror}") from error

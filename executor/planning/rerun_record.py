@@ -121,9 +121,9 @@ def kept_descriptor(record: JobRecord) -> Descriptor:
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return the path of the copy of a job's scripts. The job store must be a folder.
 
-    In a job of one node, the benchmark runs in this copy itself. In a job of several nodes, each node copies
-    the scripts again, so that new files of one node do not appear on other nodes. arm: the arm that owns
-    these scripts, if arms have their own scripts.
+    In a job of one node, the benchmark runs directly in the job's copy of the scripts. In a job of several
+    nodes, each node copies the scripts again, so that new files of one node do not appear on other nodes.
+    arm: the arm that owns these scripts, if arms have their own scripts.
     """
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)

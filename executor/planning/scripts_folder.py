@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".baiignore")
-"""Names of files with ignore rules. In each folder, they are read in this order, and later rules override
-earlier rules. So `!data/` in .baiignore includes data/ even if .gitignore names it."""
+"""Names of files with ignore rules. In each folder, these files are read in this order, and later rules
+override earlier rules. So `!data/` in .baiignore includes data/ even if .gitignore names it."""
 
 LEFT_OUT = frozenset(
     {
@@ -244,7 +244,8 @@ def _copy(source: Path, target: Path, *, link: str | None) -> None:
     with opened as content, target.open("xb") as copy:
         shutil.copyfileobj(content, copy, _PIECE)
         status = os.fstat(content.fileno())
-        with suppress(PermissionError):  # The file system does not support file modes.
+        # The error is ignored, because some file systems do not support file modes.
+        with suppress(PermissionError):
             os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o755)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 

@@ -20,8 +20,8 @@ WALL, CPU, USER, SYSTEM, MEMORY = "wall_time", "cpu_time", "user_time", "system_
 MOST_COMMANDS = 256
 _MOST_RUNS = 1000
 _SECONDS_EACH = 3
-"""Total time for each command's runs if the number of runs is not given (seconds). Each command runs at least
-`_LEAST_RUNS` times."""
+"""Total time for each command's runs if the number of runs is not given (seconds). Each timed command runs at
+least `_LEAST_RUNS` times."""
 _LEAST_RUNS = 10
 _NAME = 40
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

@@ -194,7 +194,8 @@ class JobFollower:
 
 
 def was_truncated(node: NodeRecord, position: int) -> bool:
-    """Return whether the log has become shorter than `position`, where the last read ended."""
+    """Return whether the log has become shorter than `position`, the position at which the last read
+    ended."""
     # The log in a bucket never becomes shorter, because output after a truncation is appended there to the
     # earlier output.
     return node.job.store.folder is not None and node.size("log") < position

@@ -147,7 +147,7 @@ class MachineFact:
     """Text for the user with {} in place of the value, or a function that makes the text from the value and
     the fact's table. "" if the fact is not shown."""
     line: str = ""
-    """Label of the line that shows the fact, if the label is not the first key."""
+    """Label of the output line that shows the fact, if the label is not the first key of `path`."""
     called: str = ""
     """Name of the fact in a list of differences, if it is not the fact's key. The list shows the name of the
     fact's table before this name."""

@@ -132,7 +132,7 @@ class Points:
     def _key_of(self, record: Mapping[str, Any]) -> SeriesKey | None:
         """Return the key of the series that a valid record belongs to; None if the record's source was not
         requested."""
-        # "log/3" is the log of one process, "log/3/0" the log of one run of this process. The key has the
+        # "log/3" is the log of one process, "log/3/0" the log of one run of this process. `SeriesKey` has the
         # run's number in a separate field.
         source, *process = record["src"].split("/")[:2]
         if self._sources is not None and source not in self._sources:

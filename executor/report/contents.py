@@ -142,7 +142,7 @@ class Report:
 
     @property
     def repeats(self) -> Sequence[RepeatOutcome]:
-        """The runs of an ended job with `[repeat]`."""
+        """The runs of a job with `[repeat]` that has ended."""
         return (self.result.repeats if self.result is not None else None) or ()
 
     @property

@@ -17,7 +17,8 @@ _PAGE = 120_000
 _PLOT = 16_000
 """Maximum number of points in a plot: several for each pixel of its width."""
 _LINES = 24
-"""Maximum number of series in a plot. Readers could not distinguish more series."""
+"""Maximum number of series in a plot. The number is limited because readers could not distinguish more
+series."""
 _LEAST = 48
 _HOST_NAMES = {
     "cpu_percent": "CPU",

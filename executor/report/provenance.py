@@ -60,7 +60,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
 def _lines_of(facts: Iterable[Fact]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for label, text, *_ in facts:
-        if label != "warning":  # The head of the page already shows these facts.
+        if label != "warning":  # Warnings are left out, because the head of the page already shows them.
             lines[label] = f"{lines[label]}; {text}" if label in lines else text
     return lines
 

@@ -94,7 +94,7 @@ class Entries:
     """The accepted events in the bucket. All methods raise StoreError."""
 
     def __init__(self, store: JobStore) -> None:
-        """store: the root of the bucket."""
+        """store: a store of objects at the root of the bucket."""
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:

@@ -80,7 +80,7 @@ class EventQueue:
                     trouble = str(error)
                     log.warning("the queue of EC2's events: %s", error)
             except Exception:
-                # The queue is read again even after an unexpected error.
+                # Even after an unexpected error, the thread continues to read the queue.
                 log.exception("the queue of EC2's events failed by a defect")
             self._counters.queue_failures.inc()
             self._stopping.wait(backoff.next())

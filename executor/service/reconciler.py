@@ -125,7 +125,7 @@ class Reconciler:
         self._every_s = every.total_seconds()
         self._clock = clock
         self._clients: dict[str, str] = {}
-        """Client of each open entry that was read."""
+        """Name of each open entry that was read → its client."""
         self._jobs: dict[str, _Job] = {}
         self._unlaunched: dict[str, float] = {}
         """Time of the next check of each request whose job is not launched yet."""
@@ -244,7 +244,7 @@ class Reconciler:
         return {each.id: each.job_id for each in found if each.job_id}
 
     def _machines(self, names: Iterable[str]) -> dict[str, list[Instance] | None]:
-        """Return EC2's description of the machines of these jobs, if the jobs were checked before."""
+        """Return EC2's description of the machines of those jobs whose machine ids are known, by job."""
         regions: dict[str | None, dict[str, list[str]]] = {}
         for name in names:
             job = self._jobs.get(name)

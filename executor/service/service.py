@@ -191,7 +191,7 @@ _SHARE_LOOK_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """The properties of an open entry that never change."""
+    """Those properties of an open entry that never change."""
 
     kind: Kind
     client_id: str

@@ -102,7 +102,7 @@ class PatternResult:
 
     @property
     def matched(self) -> bool:
-        """Whether the pattern matched anywhere, even without a usable value."""
+        """Whether the metric's pattern matched any part of the log, even if no match gave a usable value."""
         return bool(self.has_values or self.not_numbers)
 
     @property

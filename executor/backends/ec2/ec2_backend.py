@@ -50,7 +50,7 @@ class Ec2Backend:
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
         self._asked = False
-        """Whether the command has already used EC2."""
+        """Whether the current `bai` command has already used EC2."""
 
     @property
     def _settings(self) -> Settings:

@@ -100,8 +100,8 @@ _OUTCOMES = {
     "agent-crashed": Outcome.AGENT_ERROR,
     "deadline": Outcome.LOST,
 }
-"""First word after BAI-END on a machine's console → the job's outcome. The other words of `_LAST_WORDS` mean
-BOOT_FAILED."""
+"""First word after BAI-END on a machine's console → the job's outcome. Words of `_LAST_WORDS` that are
+missing here mean BOOT_FAILED."""
 
 
 @dataclass(frozen=True)

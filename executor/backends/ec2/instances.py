@@ -48,7 +48,7 @@ class Instance:
 
     id: str
     state: str
-    """One of pending, running, shutting-down, terminated, stopping and stopped."""
+    """State of the instance: pending, running, shutting-down, terminated, stopping or stopped."""
     index: int = 0
     """Number of the instance's node: the instance's index in its launch, plus the number of the launch's
     first node."""
@@ -88,7 +88,7 @@ class Instance:
 
     @property
     def launch(self) -> str:
-        """Number of the launch that the instance belongs to."""
+        """Number of the launch by which the instance was started."""
         return self.tags.get(LAUNCH_TAG, "0")
 
     @property

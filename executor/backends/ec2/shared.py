@@ -34,7 +34,7 @@ class Shared:
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of the first successful `make` for this key."""
         with self._lock:
-            # The most recently used object moves to the end.
+            # The object is moved to the end of the cache, because it is now the most recently used one.
             thing = self._things.pop(key) if key in self._things else _Thing()
             self._things[key] = thing
             while len(self._things) > self._at_most:

@@ -61,7 +61,7 @@ _NOT_YOURS: Mapping[Where, str] = {
 
 @dataclass(frozen=True)
 class _OneOf:
-    """A rule for a single value."""
+    """A rule that allows some values of a single key."""
 
     values: tuple[object, ...]
     """Allowed values; empty if any value is allowed."""

@@ -368,7 +368,7 @@ def _scripts(payload: Mapping[str, Any], problems: list[str]) -> Iterator[Source
 
 
 def _address_problem(dst: Any) -> str | None:
-    """Return the reason why an instance cannot pull from `dst`; None if an instance can pull from `dst`."""
+    """Return the reason why an instance cannot pull a source from the address `dst`; None if it can."""
     if not isinstance(dst, str) or scheme_of(dst) not in REMOTE_SCHEMES or "\0" in dst:
         return ": dst must be an address such as s3://bucket/key"
     scheme = SCHEMES.get(dst.partition("://")[0])

@@ -270,7 +270,8 @@ def unknown_words(descriptor: Descriptor, settings: Settings) -> list[str]:
 def preflight(
     job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, cache: Path, now: datetime
 ) -> list[Finding]:
-    """Return the problems of a launch of `job_request`: its strategy, scripts, local data, launch parameters, size of user data.
+    """Return the problems that a launch of `job_request` would have, with its strategy, scripts, local data,
+    launch parameters and size of user data.
 
     Reads local files and packs the scripts, as a submission does, but does not use the network.
     """

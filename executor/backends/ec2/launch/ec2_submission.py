@@ -136,7 +136,7 @@ class _Submission:
     listener: SubmitListener
     now: Callable[[], datetime]
     there: Job | None = None
-    """The job as recorded in the store."""
+    """The submitted job as recorded in the store."""
     file: LaunchFile | None = None
     """The launch of the job as recorded in the store."""
     new: bool = False

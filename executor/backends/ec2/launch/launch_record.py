@@ -90,7 +90,7 @@ class LaunchFile:
     first_node: int = 0
     """Number of the node on the machine with index 0."""
     replaces: tuple[int, ...] = ()
-    """Lost nodes that the machines replace."""
+    """Lost nodes that the machines of this launch replace."""
     token: str = ""
     """Checksum of all other fields. A repeated submission recognises its own launch by the checksum; see
     `sealed`."""

@@ -129,7 +129,7 @@ class BucketLook:
         return named
 
     def _keep_watched(self, store: JobStore, attended: Collection[str]) -> None:
-        """Add the jobs that are watched now, and forget all other jobs. Raises StoreError."""
+        """Add the jobs that are marked to be checked now, and forget all other jobs. Raises StoreError."""
         watched = {
             job_id: since for job_id, since in watched_jobs(store).items() if job_id not in set(attended)
         }
@@ -201,7 +201,7 @@ class BucketLook:
     def _look_at(self, job_id: str, known: list[Instance] | None) -> None:
         job = self._jobs[job_id]
         try:
-            # Threads of a pool do not inherit context variables.
+            # `unattended` is used in each thread, because threads of a pool do not inherit context variables.
             with unattended():
                 self._do_due(job, known)
         except BaiError as error:

@@ -138,8 +138,8 @@ def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
 def _given_up(
     monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> tuple[Instance, ...]:
-    """Return the silent machines of nodes that the job gave up. A machine of such a node hangs, or has lost
-    its network."""
+    """Return the silent machines of nodes that the job gave up. The machine of a node that the job gave up
+    hangs, or has lost its network."""
     if not result.lost:
         return ()
     signs = AttemptRecord(monitor.record, monitor.attempt).signs_of_all()

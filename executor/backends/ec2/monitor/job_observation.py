@@ -242,7 +242,7 @@ def is_are(instances: Sequence[Instance]) -> str:
 
 
 def machines(instances: Sequence[Instance]) -> str:
-    """Return the machines' names for messages."""
+    """Return the names of these machines, for use in messages."""
     if len(instances) == 1:
         return f"{instances[0].id} ({instances[0].type})" if instances[0].type else instances[0].id
     return f"{len(instances)} machines"

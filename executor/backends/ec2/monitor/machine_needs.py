@@ -78,7 +78,7 @@ class DueMachines:
 
     @property
     def any(self) -> bool:
-        """Whether a machine is launched now or later."""
+        """Whether any machine is to be launched, now or later."""
         return self.count > 0 or self.wait is not None
 
 
@@ -126,7 +126,7 @@ class MachineNeeds:
     starting: tuple[Instance, ...] = ()
     """Living machines of later launches whose nodes have not written a heartbeat yet."""
     lost: tuple[int, ...] = ()
-    """Nodes whose machine is gone and was not replaced; empty if no machines are due."""
+    """Nodes whose machine is gone and was not replaced; empty if no machines are to be launched."""
     failed: tuple[KnownLaunch, ...] = ()
     """The latest consecutive launches that failed."""
     due: DueMachines = field(default_factory=DueMachines)

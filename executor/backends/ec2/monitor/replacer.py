@@ -145,7 +145,7 @@ class Replacer:
         self, job: Job, base: FirstLaunch, begun: KnownLaunch, aws: AwsSession, *, now: datetime
     ) -> None:
         """Continue a launch that another process has begun. Raises LaunchError if EC2 refuses the launch,
-        UsageError if the launch differs from the one that this process would make."""
+        UsageError if the recorded launch differs from the launch that this process would make."""
         file = read_launch(self.record, attempt=base.file.attempt, launch=begun.number)
         if file is None:
             return

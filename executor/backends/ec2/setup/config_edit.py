@@ -76,8 +76,8 @@ def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
 
 
 def configured(path: Path) -> dict[str, Any]:
-    """Return the values that are set in the configuration file itself; empty if there is no file. Raises
-    UsageError."""
+    """Return the values that the configuration file itself sets, without other sources; empty if there is no
+    file. Raises UsageError."""
     return _read(path)[1]
 
 
