@@ -273,8 +273,8 @@ def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> i
     10,000 runs are needed.
 
     scatter, difference: on the same scale. paired: whether `scatter` is the scatter of the differences within
-    blocks; if so, the result is a number of blocks. The usual approximation for a t test is used, with the
-    power `POWER` and the false alarm rate `ALPHA`.
+    blocks; if so, the result is a number of blocks. The number is computed by the usual approximation for a t
+    test, with the power `POWER` and the false alarm rate `ALPHA`.
     """
     from scipy import special
 

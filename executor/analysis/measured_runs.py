@@ -278,7 +278,7 @@ def _values(
     groups: dict[str, list[PointSeries]] = {}
     for series in every:
         groups.setdefault(series.key.labelled, []).append(series)
-    # The metrics are sorted in the descriptor's order, not in the order of appearance.
+    # The metrics are listed in the descriptor's order, not in the order in which they first appeared.
     order = {name: i for i, name in enumerate(metrics)}
     names = sorted(groups, key=lambda name: order.get(groups[name][0].key.name, len(order)))
     values = {}

@@ -73,7 +73,7 @@ class ServiceTable:
     """Number of replicas of the topics that the service creates. Unset: three, or the number of brokers if
     that is less."""
     session_timeout: timedelta = timedelta(seconds=10)
-    """Silence after which another replica gets this replica's partitions."""
+    """Time without a heartbeat to Kafka after which another replica gets this replica's partitions."""
     max_poll_interval: timedelta = timedelta(minutes=5)
     """Time without a poll after which another replica gets this replica's partitions:
     https://kafka.apache.org/documentation/#consumerconfigs_max.poll.interval.ms"""

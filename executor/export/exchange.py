@@ -26,8 +26,8 @@ from executor.errors import UsageError
 from executor.records.figures import Figures, figures
 
 _TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsBetter"}
-"""Better direction of a metric → name of the tool in github-action-benchmark. One tool applies to a whole
-file."""
+"""Better direction of a metric → name of the tool in github-action-benchmark. A file is for one tool, so all
+metrics in a file have the same direction."""
 _PREFIX = "BAI_METRICS_"
 """Prefix of metric names. The Prometheus sink uses the same prefix, so that one dashboard works for both."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")

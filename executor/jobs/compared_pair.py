@@ -31,12 +31,12 @@ class ComparedPair:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of runs of each side."""
+        """Number of compared runs of each side."""
         return len(self.a.runs), len(self.b.runs)
 
     @property
     def left_out(self) -> list[str]:
-        """Sentences about runs that are not compared, with the reasons."""
+        """Sentences that say which runs are not compared, and why."""
         return list(dict.fromkeys([*self.a.left_out, *self.b.left_out]))
 
     @cached_property
@@ -109,7 +109,7 @@ class ComparedHistory:
 
     @property
     def left_out(self) -> list[str]:
-        """Sentences about runs that are not compared, with the reasons. Raises StoreError."""
+        """Sentences that say which runs are not compared, and why. Raises StoreError."""
         machines = self.newest.machines
         return [
             *(

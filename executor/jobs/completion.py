@@ -1,5 +1,5 @@
-"""Finds job ids for shell completion. The user waits for the completion, so records are not validated, and no
-bucket is read."""
+"""Finds job ids for the shell completion of commands. The user waits for the completion, so records are not
+validated, and no bucket is read."""
 
 from __future__ import annotations
 

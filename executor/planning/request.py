@@ -108,7 +108,7 @@ class JobRequest:
     script: Path | None = None
     """File or folder that becomes the only member of the scripts' folder, in place of the descriptor's scripts."""
     overrides: tuple[Override, ...] = ()
-    """Values that override the file's values."""
+    """Values that override values of the descriptor file."""
     content: bytes | None = None
     """Descriptor text of the earlier job that is run again. None if the current text of `file` is used."""
     scripts: Path | None = None

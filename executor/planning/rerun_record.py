@@ -75,7 +75,7 @@ class KeptRequest:
     scripts_sha256: Text | None = None
 
     def as_request(self, values: Mapping[str, str]) -> JobRequest:
-        """Return the request with these values of `--set`, and the original scripts."""
+        """Return the request with `values` as its values of `--set`, and with the original scripts."""
         from executor.descriptor.overrides import read_overrides
 
         return JobRequest(

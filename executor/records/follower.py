@@ -49,7 +49,8 @@ class News:
     more: bool
     """Whether more content can be read at once."""
     result: JobResult | None
-    """The job's result; None until the job has ended. If `more` is false as well, nothing follows."""
+    """The job's result; None until the job has ended. If there is a result and `more` is false, no further
+    content follows."""
     ending: str | None = None
     """Reason why the coordinator of several nodes ends the nodes; None if the coordinator has not ordered
     their end."""

@@ -139,8 +139,8 @@ def _allowed(
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
     """Return the numbers of nodes that were proposed or requested and that the range allows, in their order. Raises StoreError.
 
-    If a request for fewer nodes was replaced by another request, it counts only for the nodes that had
-    already left the job.
+    If another request replaced a request for fewer nodes, the smaller number counts only for the nodes that
+    had already left the job.
     """
     # All requests are listed after all proposals, because proposals that follow a request do not count.
     asked = [*_proposals(attempt, job), *_requests(attempt, job)]

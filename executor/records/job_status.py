@@ -135,8 +135,8 @@ for more nodes."""
 UNREADABLE = "UNREADABLE"
 """The job's descriptor or another of its records is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
-"""The submission of a job on EC2 was interrupted. No machine runs or will run, unless the job is submitted
-again."""
+"""The submission of a job on EC2 was interrupted. No machine of the job runs, and none will run unless the
+job is submitted again."""
 UNKNOWN = "UNKNOWN"
 """The deadline of a job on EC2 has passed and its agent is silent. EC2 cannot be queried, so it is unknown
 whether the job's machines are gone."""

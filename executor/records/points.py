@@ -19,7 +19,8 @@ _PIECE = 4 * 2**20
 """Number of bytes of a stream that are read at once. In a bucket, each such read takes two requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
 OF_BENCHMARK = ("log", "emit", "exit", "file")
-"""Sources of the benchmark's own measurements. "log" also stands for the log of a single process."""
+"""Sources of the benchmark's own measurements. The source "log" also stands for the log of a single
+process."""
 
 
 @dataclass(frozen=True, order=True)

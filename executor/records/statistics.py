@@ -23,7 +23,7 @@ _PLACE_LABELS = (*RANK_LABELS, ARM)
 _Place: TypeAlias = tuple[int, str]
 """Id of a group of rows, and a name in this group."""
 _RowKey: TypeAlias = tuple[str, str, int | None, int | None]
-"""Source, name of the row, repeat, generation."""
+"""Key of a row: source, name of the row, repeat, generation."""
 
 
 class Measurements:

@@ -127,8 +127,8 @@ class Report:
     hourly: float | None
     """On-demand price of one instance (USD per hour); None if unknown."""
     of_two_files: bool
-    """Whether `bai ab` made the job from several descriptors. The job's record does not contain the text of
-    such descriptors."""
+    """Whether `bai ab` made the job from several descriptors. The record of a job that `bai ab` made does not
+    contain the text of its descriptors."""
     version: str = __version__
 
     @property

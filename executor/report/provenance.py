@@ -1,4 +1,4 @@
-"""Sections of a report about the machines of a job, and about how to run the job again."""
+"""Makes the sections of a report about the machines of a job, and about how to run the job again."""
 
 from __future__ import annotations
 

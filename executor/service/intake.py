@@ -41,7 +41,7 @@ failed attempts (seconds)."""
 
 class DeadLetters:
     """Sends messages that cannot be read to a topic of their own, or stores them in the bucket. Only one
-    thread may use this object."""
+    thread may use a `DeadLetters`."""
 
     def __init__(
         self,

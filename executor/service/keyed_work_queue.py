@@ -1,5 +1,5 @@
-"""A queue for work outside the poll loop. The queue runs several tasks at the same time, runs tasks with the
-same key in order, and retries tasks."""
+"""A work queue for tasks that the poll loop must not wait for. The queue runs several tasks at the same time,
+runs tasks with the same key in order, and retries tasks."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Outbox:
         self._there: set[str] | None = None
 
     def keep(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Return the stored message `name`. If there is none, store and return the message that `make`
-        returns. Raises ValueError if there is neither a stored message nor `make`."""
+        """Return the stored message `name`. If no message `name` is stored, store and return the message that
+        `make` returns. Raises ValueError if there is neither a stored message nor `make`."""
         if not self.is_kept(name):
             message = make()
             content = json.dumps(asdict(message)).encode() + b"\n"

@@ -126,8 +126,8 @@ class Jobs:
             raise _WaitsError(wait)
 
     def _status(self, entry: Entry, status: AppStatus, text: str) -> Callable[[], Message]:
-        """Return a function that makes a status message of a request. The message repeats the request's event
-        unless the event is too large."""
+        """Return a function that makes a status message of a request. The status message repeats the
+        request's event unless the event is too large."""
         about = None if entry.too_large else entry.event.table
         return partial(self._writer.status, entry.event, status, text, about=about)
 

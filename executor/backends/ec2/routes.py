@@ -16,7 +16,7 @@ ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
 
 @dataclass(frozen=True)
 class Route:
-    """The route to S3, or the reason why there is no route."""
+    """The route from a subnet to S3, or the reason why the subnet has no route to S3."""
 
     reaches: bool
     sentence: str

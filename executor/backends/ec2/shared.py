@@ -25,8 +25,8 @@ class Shared:
     objects."""
 
     def __init__(self, *, at_most: int = _AT_MOST) -> None:
-        """at_most: maximum number of objects. If there are more, the least recently used objects are
-        dropped."""
+        """at_most: maximum number of objects. If the cache has more objects, the least recently used objects
+        are dropped."""
         self._at_most = at_most
         self._lock = threading.Lock()
         self._things: dict[Hashable, _Thing] = {}

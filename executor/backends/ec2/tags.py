@@ -28,7 +28,7 @@ _KEY_LIMIT, _VALUE_LIMIT, _COUNT_LIMIT = 128, 256, 50
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
 _LAST_YEAR = 9999
 _FORBIDDEN = re.compile(r"[^\w \-+=.:/@]")
-"""Characters that some services refuse in a tag; \\w has the letters of all scripts."""
+"""Characters that some AWS services refuse in a tag. `\\w` matches the letters of all scripts."""
 
 
 def job_tags(job: Job, *, expires: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from executor.backends.ec2.session import NOT_ACCEPTED, Failure, clock_problem, 
 
 
 class RetryAction(Enum):
-    """The next step after an error."""
+    """What bai does next after an error of RunInstances."""
 
     NEXT_SUBNET = "another availability zone may have capacity"
     STOP = "no other zone and no waiting helps: a person has to change something"

@@ -54,7 +54,7 @@ LEAST_THROUGHPUT = 125
 
 @dataclass(frozen=True, kw_only=True)
 class DataSize:
-    """The amount of data on the disk."""
+    """The amount of data that a job's sources need on the disk."""
 
     bytes: int
     unknown: tuple[str, ...]

@@ -78,7 +78,7 @@ def problem_with_round(
     record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
 ) -> str | None:
     """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if the
-    stored round is exactly the expected round."""
+    stored round is exactly the round that follows from `begun`."""
     if file.wait is None or file.begun > now + _CLOCKS:
         differing = ["created"]
     else:

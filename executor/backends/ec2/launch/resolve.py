@@ -84,7 +84,7 @@ class Resolved:
 
     @property
     def kinds_of_image(self) -> tuple[InstanceType, ...]:
-        """All types that boot the image: the types of `kinds`, and the server's type."""
+        """All instance types that boot the image: the types of `kinds`, and the server's type."""
         return self.kinds if self.server is None else (*self.kinds, self.server)
 
 

@@ -389,8 +389,8 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
 
 def _may_hang(observation: Observation, stage: JobStage) -> list[str]:
     """Return the id of the only machine of a job with a fixed number of nodes if the machine has written no
-    heartbeat for longer than `UNREACHABLE`. EC2's status check then decides whether it is lost. Otherwise,
-    return an empty list."""
+    heartbeat for longer than `UNREACHABLE`. EC2's status check then decides whether the machine is lost.
+    Otherwise, return an empty list."""
     if stage is not JobStage.SILENT or observation.elastic is not None or observation.nodes > 1:
         return []
     return [each.id for each in observation.working if observation.silence > UNREACHABLE]

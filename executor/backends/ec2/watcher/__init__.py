@@ -1,2 +1,2 @@
-"""The watcher of an account: a Lambda function that checks all jobs of a bucket, and the archive of the
-function's code."""
+"""The watcher of an AWS account: a Lambda function that checks all jobs of a bucket. Also builds the archive
+with the function's code."""

@@ -2,10 +2,10 @@
 `DAY/LAUNCH~TRY=MICRODOLLARS` in a folder to which only the watcher can write.
 
 The watcher cannot delete objects, so it gives an amount back by writing another object with 0. The lowest
-amount of a try counts. The highest amount among the tries of a launch counts. Two executions of the watcher
-may reserve amounts at the same time. Each execution reads the folder again after it has written its amount,
-so at least one of the two executions sees the other's amount. If the watcher is killed before it gives an
-amount back, the amount counts until the end of the day.
+amount of a try counts. The highest amount among the tries of a launch counts as the launch's cost. Two
+executions of the watcher may reserve amounts at the same time. Each execution reads the folder again after it
+has written its amount, so at least one of the two executions sees the other's amount. If the watcher is
+killed before it gives an amount back, the amount counts until the end of the day.
 """
 
 from __future__ import annotations
