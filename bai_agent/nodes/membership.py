@@ -258,7 +258,7 @@ def _require_part(newest: Newest, at: int | None) -> None:
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
         raise RunEndedError.of(outcome, "This node waited for a generation until the job was over.")
-    # This node did not run the last generation, so another node caused the job's failure.
+    # A node that did not run the last generation cannot have caused the job's failure, so another node did.
     raise RunEndedError.of(outcome if outcome in FOR_ABSENT else Outcome.PEER_FAILED, newest.word.sentence)
 
 

@@ -213,7 +213,7 @@ class AnswerPort(threading.Thread):
         except BlockingIOError:
             return
         except OSError as error:
-            # This process has too many open files, or the client has already closed its connection. The pause
+            # The agent has too many open files, or the client has already closed its connection. The pause
             # keeps the thread from using a whole CPU.
             log.info("a question was not taken: %s", error)
             self._over.wait(_FULL_SECONDS)

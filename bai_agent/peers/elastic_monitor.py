@@ -95,8 +95,8 @@ class ElasticMonitor(NodeMonitor):
         none."""
         self.has_looked = False
         self.is_told = False
-        """Whether the leader has reported that the job's result is written. False if this node leads, because
-        a new leader may have to write the result again."""
+        """Whether the leader has reported that the job's result is written. Always false on the leader,
+        because a new leader possibly has to write the result again."""
         self.leads = False
         """Whether this node is the leader and has checked all nodes at least once as the leader."""
         self.at: int | None = None
@@ -176,9 +176,9 @@ class ElasticMonitor(NodeMonitor):
         return self.absence.away_too_long() is not None
 
     def goes_on_after(self, reason: StopReason) -> bool:
-        """Return whether this node waits for another generation after `reason` ended a generation here. True
-        if another node was the reason, unless the job has ended or the store has been unreachable for too
-        long."""
+        """Return whether this node waits for another generation after `reason` ended a generation here. The
+        node waits if another node was the reason, unless the job has ended or the store has been unreachable
+        for too long."""
         is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
         return is_of_others and not (self.is_over or self.is_away)
 

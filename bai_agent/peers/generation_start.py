@@ -135,8 +135,9 @@ class GenerationStart:
         return self._stops(number, control)
 
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
-        """Return whether a generation is possibly still running on a node that has not reported its end. True
-        if the next decision is too recent for the node to have stopped."""
+        """Return whether a generation is possibly still running on a node that has not reported its end.
+        The generation is possibly still running if the next decision is too recent for the node to have
+        stopped."""
         limit_s = self._ctx.policy.stop_s + (
             TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0
         )

@@ -160,8 +160,8 @@ class JobObserver:
         ]
 
     def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
-        """Return whether a member's ports must be tested. True if the member is silent, or if it has written
-        no heartbeat since the first known failure."""
+        """Return whether a member's ports must be tested. The ports of a member are tested if the member is
+        silent, or has written no heartbeat since the first known failure."""
         if failed_s is None:
             return running.silent_s > half_s
         # A heartbeat within `look_s` of the failure does not show that the member survived. The decision uses
@@ -227,7 +227,7 @@ class JobObserver:
         """Return the members. If the benchmark continues without lost nodes, a node whose processes failed
         remains a member as long as its agent lives.
 
-        Such a member can take part in the next generation.
+        A member whose processes failed can take part in the next generation.
         """
         if not self._ctx.policy.absorbs:
             return members

@@ -142,8 +142,8 @@ class StoreAbsence:
         if self._peers[0].node != self._rank:
             answer = ask(self._peers[0])
             if answer is not None and answer.store_s > MISSED_SECONDS:
-                # The coordinator asks all nodes. It learned `alone_s` seconds ago that no node reaches the
-                # store.
+                # The coordinator asks all nodes. The coordinator learned `alone_s` seconds ago that no node
+                # reaches the store.
                 self._excuse(asked_at - answer.alone_s)
             return
         others = [each for each in self._peers if each.node != self._rank and each.node not in ended]
@@ -217,8 +217,8 @@ class NodeMonitor(Poller, ABC):
 
     @abstractmethod
     def all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmarks of all other nodes have printed nothing for `silence_s` seconds.
-        False on nodes that do not decide."""
+        """Return whether the benchmarks of all other nodes have printed nothing for `silence_s` seconds. On
+        nodes that do not decide for the job, the answer is always False."""
 
     @abstractmethod
     def _ended_nodes(self) -> Collection[int]:

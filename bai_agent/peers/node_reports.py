@@ -164,8 +164,8 @@ class NodeReports:
             self.joined[node] = found.pop(node)
 
     def _is_launched(self, joined: Joined) -> bool:
-        """Return whether a node's report comes from a machine that was launched for this node. True if the
-        launches are not known."""
+        """Return whether a node's report comes from a machine that was launched for this node. Every node's
+        report is accepted if the launches are not known."""
         machines, peer = self._launched_machines, joined.peer
         return machines is None or machines.has(peer.node, peer.instance_id, first=self._ctx.desired)
 

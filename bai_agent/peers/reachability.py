@@ -113,7 +113,8 @@ def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
 
 
 def is_refused(address: str, port: int) -> bool:
-    """Return whether a machine refuses a connection to a port. False if the machine does not answer."""
+    """Return whether a machine refuses a connection to a port. If the machine does not answer, the result is
+    False."""
     try:
         socket.create_connection((address, port), timeout=ANSWER_SECONDS).close()
     except OSError as error:

@@ -82,8 +82,8 @@ def run_generation(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the running benchmark; return when all of its processes have ended.
     Raises RunEndedError.
 
-    While the agent has no free file descriptor, it only applies limits that can be checked without one.
-    Afterwards, this function adopts the running benchmark again, as a restarted agent does.
+    While the agent has no free file descriptor, it only applies limits that can be checked without one. When
+    descriptors are free again, this function adopts the running benchmark, as a restarted agent does.
     """
     with closing(HeldShim()) as shim:
         while True:

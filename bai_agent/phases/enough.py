@@ -1,4 +1,4 @@
-"""Decides whether the runs of a `[repeat]` job with `until` are enough. They are enough if the confidence
+"""Decides whether the runs of a `[repeat]` job with `until` are enough. The runs are enough if the confidence
 interval was narrow enough after the last two runs or blocks, and the runs show no trend.
 
 The decision depends only on the headlines, so each agent of the job makes the same decision.

@@ -285,8 +285,8 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
             write_members(ctx.rundir.of_generation(ctx.rundir.generation + 1), members)
             ctx.port = port
             return StartGeneration(members=tuple(decision.members), ledger=decision.ledger)
-        # `limits.max_runtime` does not apply after a success, however long the other nodes take. It does not
-        # apply to a node that runs a server either, because the server began before the benchmark.
+        # `limits.max_runtime` does not apply after a success, however long the other nodes take. The limit
+        # does not apply to a node that runs a server either, because the server began before the benchmark.
         if (end.outcome is not Outcome.SUCCEEDED or decision is not None) and ctx.role is not Role.SERVE:
             _end_if_out_of_time(ctx, sentence)
         if decision is None:
@@ -332,8 +332,8 @@ def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
 
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     outcome, sentence, cause = judge_end(ctx, ended, quote=ctx.may_quote)
-    # The age is computed from the time of day, because an earlier agent possibly saw the end. It cannot be
-    # negative, even if the clock was set back since.
+    # The age is computed from the time of day, because an earlier agent possibly saw the end. The age cannot
+    # be negative, even if the clock was set back since.
     ago_s = max(0.0, ctx.clock.time() - ended.time / 1000) if ended.time is not None else 0.0
     # The exit code and signal of the failed process are used, because a launcher exits with a code of its
     # own.

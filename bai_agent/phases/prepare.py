@@ -1,5 +1,5 @@
-"""The first phase of a run. It prepares the run directory, this node's part of the job store, the secrets,
-and the machine."""
+"""The first phase of a run. The phase prepares the run directory, this node's part of the job store, the
+secrets, and the machine."""
 
 from __future__ import annotations
 

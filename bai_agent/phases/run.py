@@ -269,8 +269,8 @@ def _wait_until_alone(ctx: RunContext) -> None:
 
 @contextmanager
 def _machine_watched(ctx: RunContext) -> Iterator[None]:
-    """While the context is open, record which other jobs run on this machine. Afterwards, warn if the machine
-    was throttled."""
+    """While the context is open, record which other jobs run on this machine. When the context closes, warn
+    if the machine was throttled."""
     if "run" in ctx.events.finished_phases():
         yield
         return

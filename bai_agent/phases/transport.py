@@ -46,8 +46,8 @@ class _Phrase:
     literal: bytes
     """Text that a line must contain before the line is searched with the pattern."""
     pattern: bytes
-    """Regular expression of the line. It is compiled only after a line contains the literal, because few jobs
-    print such lines."""
+    """Regular expression of the line. The expression is compiled only after a line contains the literal,
+    because few jobs print such lines."""
     form: str
 
 

@@ -156,7 +156,8 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
 def _pass_over_content(tar: tarfile.TarFile) -> None:
     """Skip the unread content of the last member except for one byte, which tarfile's `next` needs.
 
-    Without this step, tarfile would try to skip the full size in the header of a truncated archive.
+    Without `_pass_over_content`, tarfile would try to skip the full size in the header of a truncated
+    archive.
     """
     stream = tar.fileobj
     assert stream is not None
@@ -366,8 +367,8 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
 
 class _Zstd:
-    """A zstd stream. Its errors are translated to ArchiveError, because their class depends on the version of
-    Python."""
+    """A zstd stream. The stream's errors are translated to ArchiveError, because their class depends on the
+    version of Python."""
 
     def __init__(self, stream: IO[bytes], error: type[Exception]) -> None:
         self._stream = stream

@@ -32,7 +32,7 @@ from bai_agent.pull.progress import PullWatch
 
 PREFIX = ".bai-pulled"
 _LARGEST = 1 << 30
-"""Largest record (bytes). This is enough for some million files."""
+"""Largest record (bytes). A record of this size can list some million files."""
 _NAME_LIMIT = 255 - len(".part")
 
 

@@ -67,8 +67,8 @@ class Landing:
 
     @_as_user
     def holds(self, remote: Remote) -> bool:
-        """Return whether the file `remote` is already in place, and unchanged both here and at the origin.
-        Such a file counts as placed by this attempt."""
+        """Return whether the file `remote` is already in place, and unchanged both here and at the origin. A
+        file that is already in place counts as placed by this attempt."""
         put = self._journal.record.puts.get(remote.name)
         if (
             put is None

@@ -1,5 +1,5 @@
-"""Threads that run in parallel with the phases. They write the heartbeat, and copy the benchmark's output to
-the agent's stdout."""
+"""Threads that run in parallel with the phases. One thread writes the heartbeat, and another copies the
+benchmark's output to the agent's stdout."""
 
 from __future__ import annotations
 

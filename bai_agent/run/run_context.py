@@ -123,10 +123,10 @@ class RunContext:
     role: Role = Role.COMPUTE
     """This node's role in the job, which is known after the nodes have met."""
     is_served: bool = False
-    """Whether other nodes only serve this node. These nodes end after this node's benchmark."""
+    """Whether other nodes only serve this node. The serving nodes end after this node's benchmark."""
     probe: EnvironmentProbe | None = None
-    """Probe that collects the properties of the machine. It is not started if the benchmark was started
-    before."""
+    """Probe that collects the properties of the machine. The probe is not started if the benchmark was
+    started before."""
     prepared_shim: PreparedShim | None = None
     """Shim that is started in advance and waits for the benchmark's command. None if the benchmark was started
     before."""

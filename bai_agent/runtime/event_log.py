@@ -38,8 +38,8 @@ class EventLog:
         self._clock = clock
         self.seen: list[RunEvent] = list(read_events(path))
         self.lenient = False
-        """Whether `add` stores an event only in memory if the disk is full. True at the end of a run, because
-        the result matters more than an event."""
+        """Whether `add` stores an event only in memory if the disk is full. `lenient` is true at the end of a
+        run, because the result matters more than an event."""
 
     def add(self, event: RunEvent) -> None:
         """Append an event with the current time. `seen` contains the event even if `add` raises OSError."""

@@ -67,8 +67,8 @@ class Poller(threading.Thread):
 def polling(
     look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str, join_s: float | None
 ) -> Iterator[None]:
-    """While the context is open, call `look` at intervals. Afterwards, wait until the last call ends, for at
-    most `join_s` seconds (None: without a limit)."""
+    """While the context is open, call `look` at intervals. When the context closes, wait until the last call
+    ends, for at most `join_s` seconds (None: without a limit)."""
     poller = Poller(look, name=name, pause_s=pause_s, failure=failure)
     poller.start()
     try:

@@ -24,8 +24,8 @@ class StopReason:
     """Time at which the machine will be terminated (`time.monotonic()`). None if only the job's limits
     apply."""
     by_store: bool = False
-    """Whether the reason was read from the job store. If so, the store is reachable, and the user waits for
-    the result there."""
+    """Whether the reason was read from the job store. The user then waits for the result in the store, which
+    is reachable."""
 
 
 class RunEndedError(Exception):

@@ -1,1 +1,1 @@
-"""The shim: the small process that is the benchmark's parent. It uses the standard library only."""
+"""The shim: the small process that is the benchmark's parent. The shim uses the standard library only."""

@@ -56,7 +56,7 @@ class ContainerRun:
         self._engine = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            # In a session of its own, the engine gets no signals. It would pass a signal only to the
+            # In a session of its own, the engine gets no signals. The engine would pass a signal only to the
             # container's first process, and would not wait for the others.
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),

@@ -79,8 +79,8 @@ class LineFile:
 
 
 class ReservedFile:
-    """A file that is written at the end of the run. Its space is reserved at the start, because the benchmark
-    can fill the disk."""
+    """A file that is written at the end of the run. The file's space is reserved at the start, because the
+    benchmark can fill the disk."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,5 +1,5 @@
-"""The shim's event loop. It waits for ends of the benchmark's processes, content of the FIFO that `emit()`
-writes to, and signals to the shim."""
+"""The shim's event loop. The loop waits for ends of the benchmark's processes, content of the FIFO that
+`emit()` writes to, and signals to the shim."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ the default of /proc/sys/fs/pipe-max-size, which is allowed for every user.
 
 
 class Fifo:
-    """The FIFO that `emit()` writes to. Its content is copied into a file.
+    """The FIFO that `emit()` writes to. The FIFO's content is copied into a file.
 
     The FIFO is open for reading *and* writing, so that no writer ever waits for a reader or gets EPIPE. The
     FIFO is as large as the kernel allows, so that lines of several writers do not mix. POSIX guarantees

@@ -152,8 +152,8 @@ SHELL_KILLED = 128 + KILLED
 
 
 class OomWatch:
-    """Detects out-of-memory kills. It compares the kernel's counters with their values at the start of the
-    watch."""
+    """Detects out-of-memory kills. The watch compares the kernel's counters with their values at its
+    start."""
 
     def __init__(self, benchmark_group: str | None = None) -> None:
         """benchmark_group: the `kills_file` of the benchmark's cgroup, if it has one."""
@@ -167,8 +167,8 @@ class OomWatch:
         how the benchmark ended.
 
         A kill that the shim's or the benchmark's cgroup counted is a kill of the benchmark. The machine's
-        counter includes other programs. It is therefore used only after a SIGKILL (of the benchmark, or
-        reported by its shell), or after any failure if there is no cgroup counter.
+        counter includes other programs. The machine's counter is therefore used only after a SIGKILL (of the
+        benchmark, or reported by its shell), or after any failure if there is no cgroup counter.
         """
         if code is None and signal is None:
             return False

@@ -1,5 +1,5 @@
-"""The benchmark's parent process. It starts the benchmark once, waits for it, ends the processes that are
-left, and records how the benchmark ended.
+"""The benchmark's parent process. The shim starts the benchmark once, waits for it, ends the processes that
+are left, and records how the benchmark ended.
 
 If the job has several runs, `run_series.py` chooses the next command. Each command is started, watched and
 ended in the same way.
@@ -322,8 +322,8 @@ class Shim:
             self._deadline = time.monotonic() + self._stop.grace_s
 
     def _limit(self) -> float:
-        """Return when the grace period ends. It ends earlier if the shim itself gets a signal to end
-        meanwhile."""
+        """Return when the grace period ends. The grace period ends earlier if the shim itself gets a signal
+        to end meanwhile."""
         if self._loop.signal is not None:
             return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE_S)
         return self._deadline
@@ -390,7 +390,7 @@ class Shim:
         """Return the pids of the shim's children that the mount option hidepid hides. When such a child ends,
         its children become the shim's.
 
-        Such a pid cannot be reused meanwhile, because only the shim can reap the process.
+        The pid of a hidden child cannot be reused meanwhile, because only the shim can reap the process.
         """
         return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
 

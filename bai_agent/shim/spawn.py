@@ -61,8 +61,8 @@ class Spawned:
         """members: descriptor of the file `cgroup.procs` of the cgroup that the process enters; -1 to stay in
         the shim's cgroup.
 
-        contained: whether the command is `container_run.py`. If so, the container engine changes the user,
-        not this process.
+        contained: whether the command is `container_run.py`. For a container, the container engine changes
+        the user, not this process.
         """
         gate, self._gate = os.pipe()
         self.errors, errors = os.pipe()
@@ -276,7 +276,7 @@ def _report_usage(descriptor: int) -> None:
     """Report to the shim the time at which the command starts, and the resources that this process has used
     before.
 
-    These resources are not counted as the command's.
+    Resources that the process used before are not counted as the command's.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw

@@ -100,8 +100,8 @@ def _restricts_ptrace(yama: str) -> bool:
 def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
     """Drop root's rights. If `keeps_ptrace`, the right to trace processes remains. Raises OSError.
 
-    Without this right, Yama would let py-spy trace only the benchmark's first process. That process permits
-    it in `spawn.py`, but its children do not inherit the permission.
+    Without the right to trace, Yama would let py-spy trace only the benchmark's first process. The
+    benchmark's first process gives this permission in `spawn.py`, but its children do not inherit it.
     """
     libc = ctypes.CDLL(None)
     if keeps_ptrace:

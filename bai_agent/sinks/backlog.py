@@ -81,8 +81,8 @@ def labels_of(job: Job, *, rank: int) -> dict[str, str]:
     node."""
     identity = job.job
     labels = dict(identity.labels)
-    # These labels are added after the user's own labels, so that no user label can make a job look like
-    # another job.
+    # The identifying labels are added after the user's own labels, so that no user label can make a job look
+    # like another job.
     labels["action-id"] = identity.action_id or identity.id
     labels["client-id"] = identity.client_id
     if identity.parent_action_id is not None:
@@ -191,8 +191,8 @@ class Backlog(Generic[T]):
             start = newline + 1
             end = offset + start
         if end == offset and len(chunk) == _READ:
-            # This line cannot be a record, because records are shorter than half a mebibyte. The rest of the
-            # line counts as one more malformed line.
+            # A line of this length cannot be a record, because records are shorter than half a mebibyte. The
+            # rest of the line counts as one more malformed line.
             end, malformed = offset + len(chunk), 1
         return Batch(messages=messages, end=end, malformed=malformed, is_full=is_full)
 

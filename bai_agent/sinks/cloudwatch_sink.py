@@ -65,8 +65,8 @@ _LARGEST, _SMALLEST = 1.174271e108, 8.515920e-109
 """Largest and smallest absolute value that CloudWatch accepts. It also accepts 0."""
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 _NO_DIMENSIONS = frozenset(["action-id", "parent-action-id"])
-"""Labels whose values differ between all jobs. They are not used as dimensions, because each value would
-create a metric, which costs money."""
+"""Labels whose values differ between all jobs. Such labels are not used as dimensions, because each value
+would create a metric, which costs money."""
 
 _NAMED = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "Seconds"),

@@ -99,7 +99,7 @@ class PrometheusSink(SinkThread):
             self._endpoint.close()
 
     def _round(self, *, last: bool) -> float | None:
-        """Read new records. Then start the endpoint or push, if this is due."""
+        """Read new records, and start the endpoint or push values to the gateway, if this is due."""
         try:
             if self._latest.look() or not self._text:
                 self._text = self._latest.text()

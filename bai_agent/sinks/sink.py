@@ -104,8 +104,8 @@ class SinkThread(threading.Thread, ABC):
     """
 
     _on_this_machine = False
-    """Whether a round of this sink needs no network. If so, the last round runs even after the deadline,
-    because other sinks have possibly used up the time."""
+    """Whether a round of this sink needs no network. The last round of such a sink runs even after the
+    deadline, because other sinks have possibly used up the time."""
 
     def __init__(self, name: str) -> None:
         """name: display name, such as "CloudWatch"."""
@@ -162,8 +162,8 @@ class SinkThread(threading.Thread, ABC):
         """Deliver the records that are due. Return the seconds until the next round, or None if this round
         was the last.
 
-        last: whether the run writes no further records. If so, the first round that finds no records is the
-        last.
+        last: whether the run writes no further records. After the run's last record, the first round that
+        finds no records is the last round.
         """
 
     @abstractmethod

@@ -94,7 +94,7 @@ def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]
         adaptdl_spawner.FAILURE_FILE: f"$({LAUNCHER_FOLDER})/{_FAILURE}",
     }
     # AdaptDL's checkpoints contain more than weights. Without this variable, PyTorch 2.6 and later refuses to
-    # load them.
+    # load such checkpoints.
     weights = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     return {**environment, **pytorch_environment(job, me, alone=len(peers) == 1, more=weights)}
 

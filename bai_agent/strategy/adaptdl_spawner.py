@@ -30,8 +30,8 @@ STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
 """Folder whose sitecustomize.py lets AdaptDL work with current versions of its dependencies."""
 
 _BROKEN_S = 5.0
-"""After a replica failed, the other replicas are killed this long afterwards (seconds). They cannot save
-their state without the failed replica."""
+"""After a replica failed, the other replicas are killed this long afterwards (seconds). The other replicas
+cannot save their state without the failed replica."""
 _TICK_S = 0.05
 
 

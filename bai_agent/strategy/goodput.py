@@ -2,9 +2,9 @@
 `python goodput.py QUESTION`.
 
 QUESTION: a JSON object with `hints` (as AdaptDL sends them), `current` and `most` (numbers of nodes), and
-`slots` (replicas per node). The rule is the one that AdaptDL uses on AWS, in adaptdl_ray/aws/optimizer.py. It
-chooses the largest number of nodes whose speed-up over one node is at least half of that number. The current
-number is kept if the chosen number is hardly faster or hardly different.
+`slots` (replicas per node). The rule is the one that AdaptDL uses on AWS, in adaptdl_ray/aws/optimizer.py.
+The rule chooses the largest number of nodes whose speed-up over one node is at least half of that number. The
+current number is kept if the chosen number is hardly faster or hardly different.
 
 The program runs as the benchmark's user in the benchmark's Python, which has AdaptDL, numpy and scipy. The
 benchmark's Python can be older than the agent's, so the syntax is that of Python 3.6.

@@ -16,8 +16,8 @@ class Role(Enum):
     COMPUTE = "compute"
     """A node whose part of the job ends when its own processes have ended."""
     SERVE = "serve"
-    """A node that runs a program for another node, such as a server. Its part of the job succeeds when the
-    coordinator reports that the job succeeded."""
+    """A node that runs a program for another node, such as a server. The part of such a node succeeds when
+    the coordinator reports that the job succeeded."""
 
 
 LAUNCHER_FOLDER = "BAI_LAUNCHER_FOLDER"
@@ -67,8 +67,8 @@ class Setup:
     ports: tuple[int, ...] = ()
     """Ports on which the node will listen, and which must be free before it joins."""
     ssh: bool = False
-    """Whether the coordinator logs in to the other nodes by SSH. If so, each node creates a key pair and
-    publishes the public key."""
+    """Whether the coordinator logs in to the other nodes by SSH. For these logins, each node creates a key
+    pair and publishes the public key."""
 
 
 @dataclass(frozen=True, kw_only=True)

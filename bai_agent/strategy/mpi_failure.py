@@ -40,8 +40,8 @@ def explain(
     ends: how processes on this node ended, as far as recorded. If mpirun names a process without a recorded
     end, that process is the cause: it ran on another node, or was killed together with its wrapper.
     Otherwise, the cause is the first process that failed by itself. code: exit code of a command that itself
-    starts mpirun. Such a command can continue after a failure of mpirun and fail for another reason.
-    Therefore, mpirun's message is used only if it matches the exit code and is the last output.
+    starts mpirun. A command that starts mpirun can continue after a failure of mpirun and fail for another
+    reason. Therefore, mpirun's message is used only if it matches the exit code and is the last output.
     """
     said = _said(log, peers)
     if said is not None and code is not None and not _is_end_of(said, log, code):

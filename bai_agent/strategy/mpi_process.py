@@ -65,8 +65,8 @@ class LineCopy:
         self._held = b""
         """Content that was read but not written yet."""
         self._whole = 0
-        """Number of bytes of `_held` that can be written now. They are whole lines, or a part of a line that
-        is too long to wait for its end."""
+        """Number of bytes of `_held` that can be written now. These bytes are whole lines, or a part of a
+        line that is too long to wait for its end."""
         self.end: int | None = None
         """Offset at which copying stops. None means the file's end."""
         self.broken = False
@@ -174,7 +174,8 @@ class RankProcess:
         """Wait for a signal, or until the reader of the copied output catches up. Return whether a signal
         arrived.
 
-        over: whether the process has ended. If so, only signals that terminate the wrapper are awaited.
+        over: whether the process has ended. After the process's end, only signals that terminate the wrapper
+        are awaited.
         """
         if self._copy.blocked:
             poll = select.poll()

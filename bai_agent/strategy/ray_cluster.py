@@ -59,8 +59,8 @@ class Ray:
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
         is_head = me.rank == COORDINATOR
         on_this_machine = me.instance_id is None
-        # The address is given explicitly. Otherwise, Ray on a node that never has other nodes would use the
-        # machine's first address.
+        # The address is given explicitly. Without an address, Ray on a node that never has other nodes would
+        # use the machine's first address.
         addresses = [
             loopback_address(job, each.node) if each.address == _ALONE else each.address for each in peers
         ]

@@ -58,8 +58,8 @@ while True:
     print(json.dumps([each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]]), flush=True)
     time.sleep(0.5)
 """
-"""Source of a Python program that repeatedly prints the addresses of Ray's nodes. It runs in a Python that
-has Ray, because no other program can query Ray."""
+"""Source of a Python program that repeatedly prints the addresses of Ray's nodes. The program runs in a
+Python that has Ray, because no other program can query Ray."""
 
 
 class RayError(Exception):
@@ -94,12 +94,12 @@ class RayNode:
             words += ["--head", f"--port={self._options.port}", "--include-dashboard=false"]
         else:
             words.append(f"--address={self.head}")
-        # Ray's default ports assume that Ray has the machine to itself. Here, another node or job possibly
-        # uses these ports already.
+        # Ray's default ports assume that Ray has the machine to itself. Another node or job on this machine
+        # possibly uses these ports already.
         words += ["--node-manager-port=0", "--object-manager-port=0", "--dashboard-agent-listen-port=0"]
         words += ["--disable-usage-stats", "--block", *self._share()]
-        # RAY_ADDRESS is meant for the benchmark's command. It is removed here, because `ray start --head`
-        # would connect to that address.
+        # RAY_ADDRESS is meant for the benchmark's command. RAY_ADDRESS is removed here, because `ray start
+        # --head` would connect to that address.
         env = {name: value for name, value in self.env.items() if name != "RAY_ADDRESS"}
         try:
             with self._log.open("wb") as log:
@@ -160,8 +160,8 @@ class RayNode:
             os.killpg(self._ray.pid, signal.SIGKILL)
 
     def _share(self) -> list[str]:
-        """Return the options of `ray start` that limit a node to its share of the machine. Without them,
-        several nodes on one machine would each use the whole machine."""
+        """Return the options of `ray start` that limit a node to its share of the machine. Without these
+        options, several nodes on one machine would each use the whole machine."""
         many = self._options.share
         if many == 1:
             return []
@@ -210,7 +210,8 @@ class Runner:
         except OSError as error:
             _say(f'"{self._command[0]}" cannot be started: {error.strerror}')
             return 127 if isinstance(error, FileNotFoundError) else 126
-        # The command is in this program's process group and also got SIGTERM. It decides itself when to end.
+        # The command is in this program's process group and also got SIGTERM. The command decides itself when
+        # to end.
         if self._is_asked:  # the command may have started just after that signal
             child.terminate()
         return child.wait()

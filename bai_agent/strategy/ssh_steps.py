@@ -3,8 +3,8 @@ program runs on the node of mpirun.
 
 The commands are those before and after a run of a job with `[repeat]`. All nodes run the command at the same
 time. If the command fails on a node, this program fails after all nodes have finished. The environment
-variables NAME are copied to the other nodes. Their values are visible in ps, so no value can be a secret.
-This program runs as a plain file, so it uses only the standard library.
+variables NAME are copied to the other nodes. The variables' values are visible in ps, so no value can be a
+secret. This program runs as a plain file, so it uses only the standard library.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def command_group(helps: Mapping[str, str], load: Callable[[str], LoadedCommand]
 
 
 class _Group(TyperGroup):
-    """The program `bai`. Its lists of commands need only the commands' help, so that listing loads no
+    """The program `bai`. The lists of commands need only the commands' help, so that listing loads no
     command."""
 
     helps: Mapping[str, str]

@@ -53,7 +53,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 NOBODY_READS = 128 + 13
-"""Exit code if the reader of standard output closed it. It is the code of a process that SIGPIPE
+"""Exit code if the reader of standard output closed it. The code is that of a process that SIGPIPE
 terminated."""
 
 
@@ -72,8 +72,8 @@ def write_error(error: OSError) -> str | None:
 
 
 def silence() -> None:
-    """Discard what is still buffered for standard output. Otherwise, Python would try to write it at exit,
-    and fail."""
+    """Discard what is still buffered for standard output. Python would otherwise try to write the buffered
+    text at exit, and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -45,7 +45,7 @@ class Fact(NamedTuple):
     text: str
     tone: Tone = ""
     copied: bool = False
-    """Whether users will copy the value. If so, a screen does not wrap the value."""
+    """Whether users will copy the value. A screen does not wrap values that users will copy."""
 
 
 class Column(NamedTuple):
@@ -57,7 +57,8 @@ class Column(NamedTuple):
     """On a narrow screen, the column with the highest number is dropped first. A column with 0 is never
     dropped."""
     least: int = 0
-    """Smallest width of the column (characters). With it, the columns of a live table do not move."""
+    """Smallest width of the column (characters). The columns of a live table do not move if they have a
+    smallest width."""
     cut_to: int = 0
     """On a screen, texts of the column are truncated at most to this width (characters); 0 if texts are never
     truncated."""

@@ -113,7 +113,7 @@ def _packages(python: Mapping[str, Any]) -> list[str]:
 
 def host_line(host: Mapping[str, Series]) -> str:
     """Return the latest usage of CPU, memory and GPU as text. For several nodes, the text shows the minimum
-    and the maximum. It is empty before the first sample."""
+    and the maximum. The text is empty before the first sample."""
     nodes = by_node(host, lambda series: series.last)
     if len(nodes) > 1:
         return " · ".join([f"{len(nodes)} nodes", *_spread(list(nodes.values()))])

@@ -295,8 +295,8 @@ def _unsteady(series: Series) -> str | None:
 
 
 def unseen_notes(names: Sequence[str], result: JobResult | None, *, most: int = _NEVER_SEEN) -> Notes:
-    """Return notes on metrics without a value. Their patterns never matched, or matched a text that is not a
-    number."""
+    """Return notes on metrics without a value. The patterns of these metrics never matched, or matched a text
+    that is not a number."""
     extracted = result.metrics if result is not None else None
     matched = (extracted.never_numbers if extracted is not None else None) or {}
     found = {name: matched[name] for name in names if name in matched}

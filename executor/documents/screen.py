@@ -93,8 +93,8 @@ class Screen(Renderer[RenderableType]):
     """Converts blocks to objects that rich can print. The objects are at most `width` characters wide."""
 
     def __init__(self, *, width: int, unicode: bool = True, wraps: bool = True) -> None:
-        """wraps: whether sentences are wrapped between words. False for a pipe, in which each sentence is one
-        line."""
+        """wraps: whether sentences are wrapped between words. For a pipe, `wraps` is false, and each sentence
+        is one line."""
         self._width = width
         self._unicode = unicode
         self._wraps = wraps

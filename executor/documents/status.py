@@ -198,7 +198,7 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
 def _activity(status: JobStatus) -> Iterator[Fact]:
     since = f", since {span_since(status.since)}" if status.since else ""
     yield Fact("phase", f"{status.phase or 'starting'}{since}")
-    # The restarts of an elastic job are in the title. They are not counted here, because the job's events
+    # The restarts of an elastic job are in the title. Restarts are not counted here, because the job's events
     # call every change a restart.
     if status.restarts is not None and status.generation is None:
         yield Fact("restarts", status.restarts)

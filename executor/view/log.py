@@ -116,8 +116,8 @@ class LogView:
             self._draw(scroll.current)
 
     def _prepare(self) -> None:
-        # rich is imported here, because only the view on a terminal draws. Its import takes as long as all
-        # other imports.
+        # rich is imported here, because only the view on a terminal draws. The import of rich takes as long
+        # as all other imports.
         from rich.console import Console
 
         from executor.view.stage import LiveBlock, ansi_text, cropped

@@ -128,8 +128,8 @@ class DrawnTerminal:
 
     @contextlib.contextmanager
     def above(self) -> Iterator[None]:
-        """While the context is open, the caller prints above the block. Then the block is drawn again, all in
-        one write."""
+        """While the context is open, the caller prints above the block. When the context closes, the block is
+        drawn again, all in one write."""
         if self._stop_wanted:
             self._stop()
         if self._open:

@@ -1,5 +1,5 @@
-"""The screen of `bai top`: an overview of a running job that fits any screen size. It shows phases, nodes,
-and the last value and trend of each metric."""
+"""The screen of `bai top`: an overview of a running job that fits any screen size. The screen shows phases,
+nodes, and the last value and trend of each metric."""
 
 from __future__ import annotations
 

@@ -114,10 +114,10 @@ def watch(
 ) -> JobResult:
     """Show the job until it ends, and return the job's result.
 
-    remote: whether the job runs on another machine. If so, frequent reads do not slow down the benchmark, and
-    the store can be unreachable for a while. log_position: offset of the log at which reading starts.
-    newest_only: whether parts of the log are skipped if the log grows too fast. Raises LeftError if the user
-    leaves, StoreError if the store fails, NoResultError if the job will not have a result.
+    remote: whether the job runs on another machine. For a job elsewhere, frequent reads do not slow down the
+    benchmark, and the store can be unreachable for a while. log_position: offset of the log at which reading
+    starts. newest_only: whether parts of the log are skipped if the log grows too fast. Raises LeftError if
+    the user leaves, StoreError if the store fails, NoResultError if the job will not have a result.
     """
     with Interrupts() as interrupts:
         try:

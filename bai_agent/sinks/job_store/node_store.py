@@ -91,8 +91,9 @@ class NodeStore:
             sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
 
     def _is_meant(self, identity: Mapping[str, Any]) -> bool:
-        """Return whether this machine is allowed to claim the rank. False while that is not decided. Raises
-        ClaimedError if another machine is to claim the rank. Raises ClaimedError, StoreError."""
+        """Return whether this machine is allowed to claim the rank. The result is False while the store does
+        not say yet which machine is to claim the rank. Raises ClaimedError if another machine is to claim the
+        rank. Raises ClaimedError, StoreError."""
         instance = identity.get("instance_id")
         if instance is None:
             return True

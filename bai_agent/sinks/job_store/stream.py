@@ -15,7 +15,7 @@ from pathlib import Path
 from bai_agent.light_dataclass import dataclass, replace
 
 OBJECT_BYTES = 8 << 20
-"""Size of a full object (bytes). This is also the largest number of bytes that are in memory at a time."""
+"""Size of a full object (bytes). The uploader never has more bytes than one object in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class UploadOffset:
     sent: int = 0
     """Position at which the last object ends."""
     origin: int = 0
-    """Position in the stream of the file's first byte. It is greater than 0 after the file was truncated,
-    because the stream continues."""
+    """Position in the stream of the file's first byte. The position is greater than 0 after the file was
+    truncated, because the stream continues."""
     lost: int = 0
     """Number of bytes that were lost in truncations of the file before they were sent."""
 

@@ -62,7 +62,7 @@ class StoreUploader(threading.Thread):
         self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)
         self._events_due = 0.0
         self._lines_sent: dict[str, int] = {}
-        """Sizes of the event files at their last upload, by name. Such a file is always uploaded as a
+        """Sizes of the event files at their last upload, by name. An event file is always uploaded as a
         whole."""
         self._environment_sent = False
         self._result_sent = False

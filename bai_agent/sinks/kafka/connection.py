@@ -145,8 +145,8 @@ def create_topics(
 
 @contextmanager
 def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
-    """Close the network client if the constructor of its `owner` raises an error. Without this, each attempt
-    to reach an absent broker would leave sockets and a thread behind.
+    """Close the network client if the constructor of its `owner` raises an error. An unclosed client would
+    leave sockets and a thread behind after each attempt to reach an absent broker.
     """
     clients: list[Any] = []
     _hear_last_words()

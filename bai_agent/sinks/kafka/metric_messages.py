@@ -55,8 +55,8 @@ class MetricMessageWriter:
             key=self.key, headers=[("job", identity.id.encode()), ("rank", str(rank).encode())]
         )
         labels = self._reserved = labels_of(job, rank=rank)
-        # These parts are encoded only once, because they are most of a message and the same in nearly all
-        # messages.
+        # The parts that are the same in nearly all messages are encoded only once, because they are most of a
+        # message.
         self._labels = json.dumps(labels)
         self._end = f', "labels": {self._labels}}}'.encode()
         self._host_metrics = job.kafka is not None and job.kafka.host_metrics
