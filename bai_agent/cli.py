@@ -135,7 +135,7 @@ def run_job(
     redactor: Redactor,
 ) -> ExitCode:
     """Run a job, or resume one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark
-    failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
+    failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 bai, a machine or AWS failed, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
     # The load of other processes is the difference between two measurements. The first is made here, so early

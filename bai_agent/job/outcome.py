@@ -7,7 +7,7 @@
 | 2 | usage, or the descriptor is wrong |
 | 3 | out of time |
 | 4 | cancelled |
-| 5 | our side or AWS's |
+| 5 | bai, a machine or AWS failed |
 | 6 | killed from outside |
 """
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from executor.backends.ec2.watcher.archive import WatcherArchive
 
 _COST = (
-    "None of this costs money. What is stored does: in most regions about 0.025 USD for a GB and month of the bucket, "
-    "and 0.30 to 0.36 of a file system."
+    "These resources themselves cost nothing. In most regions, each stored GB costs about 0.025 USD a month in the bucket, "
+    "and 0.30 to 0.36 USD in a file system."
 )
 _WATCHER_COST = "The watcher costs about half a USD a month."
 NAME = "bai"
@@ -41,7 +41,7 @@ class SetupOptions(OptionTable):
         typer.Option(
             "--region",
             metavar="NAME",
-            help="The AWS region of bucket and instances [default: the configuration's].",
+            help="The AWS region of the bucket and the instances [default: the configured one].",
         ),
     ] = None
     name: Annotated[
@@ -57,7 +57,7 @@ class SetupOptions(OptionTable):
         typer.Option(
             "--data-bucket",
             metavar="NAME",
-            help='Another bucket that instances may read; can be repeated, and replaces earlier ones ("": none).',
+            help='Another bucket that instances may read; can be repeated. Replaces the buckets of an earlier setup ("": none).',
         ),
     ] = None
     job_days: Annotated[
@@ -70,7 +70,7 @@ class SetupOptions(OptionTable):
         bool | None,
         typer.Option(
             "--endpoint/--no-endpoint",
-            help="A gateway endpoint for S3 in the VPC [default: if instances need it].",
+            help="Create a gateway endpoint for S3 in the VPC [default: only if instances need the endpoint].",
             show_default=False,
         ),
     ] = None
@@ -78,18 +78,18 @@ class SetupOptions(OptionTable):
         bool | None,
         typer.Option(
             "--placement-group/--no-placement-group",
-            help="A cluster placement group [default: no].",
+            help="Create a cluster placement group [default: no].",
             show_default=False,
         ),
     ] = None
     file_system: Annotated[
-        bool, typer.Option("--file-system", help="A file system (EFS) that machines share; it stays.")
+        bool, typer.Option("--file-system", help="Create a file system (EFS), which --remove keeps.")
     ] = False
     spot: Annotated[
         bool | None,
         typer.Option(
             "--spot/--no-spot",
-            help="The account's role for spot instances, which stays [default: no].",
+            help="Create the account's role for spot instances, which --remove does not delete [default: no].",
             show_default=False,
         ),
     ] = None
@@ -97,7 +97,7 @@ class SetupOptions(OptionTable):
         bool | None,
         typer.Option(
             "--watcher/--no-watcher",
-            help="A function that checks all jobs each minute [default: no].",
+            help="Create the watcher, a Lambda function that checks all jobs every minute [default: no].",
             show_default=False,
         ),
     ] = None
@@ -123,7 +123,7 @@ class SetupOptions(OptionTable):
             "--watcher-usd-a-day",
             metavar="USD",
             min=0,
-            help="Maximum cost of the machines that the watcher launches in a day [default: 50].",
+            help="Maximum cost of the machines that the watcher launches in a day, in USD [default: 50].",
         ),
     ] = None
     profile: ProfileOption = None
@@ -133,13 +133,13 @@ class SetupOptions(OptionTable):
         typer.Option(
             "--print",
             metavar="WHAT",
-            help='Only print a template ("data", "account", "watcher"), or the "policy" or "watcher-policy" of the user who runs the setup.',
+            help='Only print a template ("data", "account", "watcher"), or the policy that the user of bai setup needs ("policy", "watcher-policy").',
             autocompletion=choices(*PRINTED),
         ),
     ] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Remove everything except the bucket.")] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Remove all but the stored data.")] = False
     delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="With --remove: delete the bucket, too, with all jobs.")
+        bool, typer.Option("--delete-data", help="With --remove: also delete bucket and file system.")
     ] = False
 
     @property
@@ -169,7 +169,7 @@ class SetupOptions(OptionTable):
 
 def _need_terminal() -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("there is no terminal to ask at; add --yes")
+        raise UsageError("bai setup has questions, but there is no terminal; add --yes to take the defaults")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class SetupDialogue:
         if network.vpc or setup.settings.subnets:
             setup.wait_for_profile(made["InstanceProfile"])
         else:
-            say(f"there is no default VPC in {setup.aws.region}; configure `subnets`, and run this again")
+            say(f"there is no default VPC in {setup.aws.region}; configure `subnets`, and try again")
         self._tell(made, setup.aws.region)
         values: dict[str, Any] = {
             "bucket": made["BucketName"],
@@ -267,7 +267,7 @@ class SetupDialogue:
             )
         agreed = False
         try:
-            question = f"Do that in {setup.aws.region} of account {setup.account}?"
+            question = f"Make these changes in {setup.aws.region} of account {setup.account}?"
             agreed = self.given.ask(question, True if self.given.yes else None, default=True)
         finally:
             for change in () if agreed else changes:
@@ -338,7 +338,7 @@ class SetupDialogue:
             before = Choices(name=setup.name, bucket=bucket, vpc=network.vpc)
         elif given.bucket not in (None, before.bucket):
             raise UsageError(
-                f"{setup.name} has the bucket {before.bucket}, which stays; for another one set up another --name"
+                f"{setup.name} has the bucket {before.bucket}, which cannot be changed; for another bucket, give another --name"
             )
         # An earlier choice about the network's endpoint is kept: after the endpoint was created, the network
         # no longer seems to need one.

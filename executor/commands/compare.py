@@ -36,7 +36,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="JOB... [vs JOB...]",
-            help='Job ids, beginnings of job ids, "last", or KEY=VALUE for all jobs with a label. Each is a side; if the word "vs" separates them, each group is a side. The others are compared with the first side.',
+            help='Job ids, beginnings of job ids, "last", or KEY=VALUE for all jobs with a label. Each job is a side. With the word "vs" between jobs, each group of jobs is a side. All other sides are compared with the first side.',
             autocompletion=job_ids_of,
         ),
     ] = None,
@@ -67,8 +67,9 @@ def compare(
 ) -> None:
     """Compare runs: is one side better, and how sure is that?
 
-    A job is one run, or several with [repeat]. A group of jobs alone is compared combination by combination. Exit code 1: a metric that names its better direction is
-    worse, or a condition of --fail-if holds; 2: one of these cannot be judged.
+    A job has one run, or several with [repeat]. A single group of jobs is compared combination by
+    combination. Exit code 1: a metric with a better direction is worse, or a condition of --fail-if holds.
+    Exit code 2: such a metric or condition cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
@@ -93,7 +94,7 @@ def compare(
         found = _between_sides(reader, jobs)
     else:
         raise UsageError(
-            "which jobs? Name two or more, or --baseline KEY=VALUE for the newest one with a label"
+            "no job is named; name two or more jobs, or compare the newest job that has a label: --baseline KEY=VALUE"
         )
     if json_:
         for table in found.tables:
@@ -140,7 +141,7 @@ def _against_history(
     from executor.jobs.compared_pair import compared_history
 
     if len(words) > 1:
-        raise UsageError(f"--baseline is for one job, and {len(words)} are named")
+        raise UsageError(f"--baseline is for one job, but {len(words)} are named")
     newest = reader.job(options.find(words[0])) if words else None
     found = compared_history(reader, label, newest, last=last)
     blocks = history_blocks(
@@ -183,7 +184,7 @@ def _worst(found: bool, unjudged: bool) -> int:
 
 def ab(
     first: Annotated[
-        Path, typer.Argument(metavar="A.toml", help="The descriptor with which the others are compared.")
+        Path, typer.Argument(metavar="A.toml", help="The descriptor to compare the others with.")
     ],
     others: Annotated[
         list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="One or more other descriptors.")
@@ -191,12 +192,12 @@ def ab(
     options: JobOptions,
     keys: KeyOptions,
     runs: Annotated[
-        int | None, typer.Option("--runs", metavar="N", min=2, help="Runs of each arm; by default 10.")
+        int | None, typer.Option("--runs", metavar="N", min=2, help="Runs of each descriptor [default: 10].")
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="2%", help="Continue until the difference of the metric has this precision."
+            "--until", metavar="2%", help="Continue until the interval of the difference is this narrow."
         ),
     ] = None,
     seed: Annotated[
@@ -210,9 +211,9 @@ def ab(
 ) -> None:
     """Compare benchmarks that take turns on one machine.
 
-    Their order is random. The descriptors may differ in command, arguments, scripts, data, environment
-    variables, labels and metrics. Exit code: that of the job, if it does not succeed; else that of `bai
-    compare`: 1 if a metric with a better direction is worse.
+    The order of the runs is random. The descriptors may differ in command, arguments, scripts, data,
+    environment variables, labels and metrics. Exit code: that of the job if the job does not succeed.
+    Otherwise 1 if a metric with a better direction is worse, as in `bai compare`.
     """
     from executor.commands.submission import run_to_end, seed_for
     from executor.planning.request import JobRequest, OtherArms

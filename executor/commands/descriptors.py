@@ -58,8 +58,9 @@ def validate(
 ) -> None:
     """Check descriptors and name every mistake.
 
-    For files that would run here, also secrets that are not set. With `--on ec2`, also reports what would
-    stop a launch, as far as that is known without AWS. Exit code 2 if there is a mistake.
+    For a file that would run on this machine, also reports secrets that are not set. With `--on ec2`, also
+    reports mistakes that would prevent a launch, as far as they are known without AWS. Exit code 2 if there
+    is a mistake.
     """
     from executor.descriptor import render_findings
     from executor.documents.screen import show_blocks
@@ -179,13 +180,13 @@ def schema() -> None:
 
 def presets(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Print this preset's metrics, to copy them.")
+        str | None, typer.Argument(metavar="[NAME]", help="Print the metrics of this preset, to copy them.")
     ] = None,
     json_: JsonOption = False,
 ) -> None:
     """List the programs whose metrics `[output] preset` takes.
 
-    With a name, prints its metrics as they would be written in a descriptor.
+    With NAME, prints the metrics of that preset as they would be written in a descriptor.
     """
     from executor.descriptor.presets import preset_names, read_preset
     from executor.documents.trial import preset_lines
@@ -240,8 +241,9 @@ def plan(
 ) -> None:
     """Print the plan of a job, without starting it.
 
-    For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, prints what would be
-    launched, and its maximum cost. With [matrix] in FILE, each combination with its maximum cost. Touches nothing.
+    For a job on this machine, prints a job descriptor with a new id, which `bai-agent run` accepts. For a job
+    on EC2, prints what would be launched, and the maximum cost. With [matrix] in FILE, prints each
+    combination with its maximum cost. Changes nothing.
     """
     from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import JobRequest, MatrixError, read_request

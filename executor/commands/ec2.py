@@ -45,14 +45,14 @@ def doctor(
     """Check everything that a job on EC2 needs.
 
     If something is missing, prints what to do. Launches nothing. Exit code 2 if the configuration,
-    credentials or FILE have to be corrected, else 5 if something fails.
+    credentials or FILE have to be corrected, else 5 if a check fails.
     """
     from executor.planning.request import JobRequest
 
     overrides = keys.overrides()
     if file is None and overrides:
         raise UsageError(
-            f"{overrides[0].option} sets a key of a descriptor, and none is named; write bai doctor FILE"
+            f"{overrides[0].option} sets a key of a descriptor, but no descriptor is named; write bai doctor FILE"
         )
     job_request = None
     if file is not None:
@@ -93,14 +93,14 @@ def bundle(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for a copy, named by its sha256."),
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for a copy of the bundle, SHA256.tar.gz."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Build the agent's bundle, which instances download.
 
-    `bai submit` also does this. Packages are downloaded from the package index once, and then taken from a
-    cache.
+    `bai submit` also builds the bundle. Packages are downloaded from the package index once, and then taken
+    from a cache.
     """
 
     from executor.backends.ec2.bundle.bundle import build
@@ -164,9 +164,10 @@ def reap(
 ) -> None:
     """Check all jobs on EC2 that no command follows.
 
-    Terminates machines, whoever submitted their job, whose time is up, that hang after their job's end, or that never ran their user data; writes the results of jobs
-    whose machines are gone; launches machines in place of lost ones. It is also meant for cron.
-    Exit code 5 if a machine cannot be terminated, or something cannot be looked at.
+    Terminates machines that are past their deadline, hang after their job's end, or never ran their user
+    data, whoever submitted the job. Writes the results of jobs whose machines are gone. Launches machines in
+    place of lost ones. This command can also be run by cron. Exit code 5 if a machine cannot be terminated,
+    or a job or region cannot be checked.
     """
     from executor.configuration.config import read_settings
 

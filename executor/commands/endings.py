@@ -33,9 +33,9 @@ def cancel(
 ) -> None:
     """Ask a job to end.
 
-    Its benchmark gets SIGTERM, and after limits.grace SIGKILL. If the job's agent on this machine has died,
-    it is restarted to do that. For a group of jobs: no further job starts, and the running jobs are asked to
-    end.
+    The job's benchmark gets SIGTERM, and after limits.grace SIGKILL. If the agent of a job on this machine
+    has died, the agent is restarted to end the job. For a group of jobs, no further job starts, and the
+    running jobs are asked to end.
     """
     from executor.jobs.job_group import GroupNamedError
 
@@ -69,7 +69,8 @@ def scale(
 def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) -> None:
     """Release the machines that a job keeps.
 
-    These are machines on EC2 that keep_on_failure or keep_after keeps for inspection. They power off within a minute.
+    These are machines on EC2 that keep_on_failure or keep_after keeps for inspection. The released machines
+    power off within a minute.
     """
 
     record = options.find(job)
@@ -78,7 +79,7 @@ def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) ->
 
 def prune(
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help='Time since the end, such as "12h".')
+        str, typer.Option("--older-than", metavar="AGE", help='Time since the job ended, such as "12h".')
     ] = "30d",
     keep: Annotated[
         list[str] | None,
@@ -176,8 +177,8 @@ def rm(
 ) -> None:
     """Delete ended jobs of this machine.
 
-    Deletes their records, logs, metrics and artifacts. A running job is refused; nothing is deleted unless
-    all jobs are found.
+    Deletes their records, logs, metrics and artifacts. A running job is not deleted. If one of the named jobs
+    is not found, nothing is deleted.
     """
     from executor.jobs.prune import remove_job
     from executor.quantities import size

@@ -141,7 +141,7 @@ def _follow_group(group: GroupRecord, options: JobOptions, fetched: FetchedScrip
     if not compared.view.cancelled and any(
         each.word in (NOT_STARTED, REFUSED) for each in compared.view.jobs
     ):
-        say(f"`{options.command('resume', group.group_id)}` tries again what was not started")
+        say(f"`{options.command('resume', group.group_id)}` starts the jobs that were not started")
     return code
 
 

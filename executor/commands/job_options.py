@@ -73,7 +73,7 @@ class ScriptOptions:
         )
         if self.emit_toml and made.flags is None:
             raise UsageError(
-                f"--emit-toml is for a script, and {job_request.file} is a descriptor; leave it out"
+                f"--emit-toml is for a script, but {job_request.file} is a descriptor; leave --emit-toml out"
             )
         return made
 

@@ -134,7 +134,7 @@ def status(
         typer.Option(
             "--verbose",
             "-v",
-            help="Also show values of --set, transports between nodes, what bai itself used of the machines, the benchmark's latest hints, and what it ran on: machine, image, processors, GPUs, Python and packages.",
+            help="Also show values of --set, transports between nodes, processor time and memory that bai itself used, the benchmark's latest hints, and what the benchmark ran on: machine, image, processors, GPUs, Python and packages.",
         ),
     ] = False,
     json_: JsonOption = False,
@@ -142,7 +142,7 @@ def status(
     """Show the status of a job.
 
     Shows its phase, the last value of each metric, each node if there are several, and what to do if the
-    agent has died. For a group of jobs, the status of each of them.
+    agent has died. For a group of jobs, shows the status of each job.
     """
     from executor.documents.screen import show_blocks
     from executor.documents.status import StatusView, status_as_json, status_blocks
@@ -206,18 +206,18 @@ def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
 
 def fetch(
     job: JobArgument,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The destination; it need not exist.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The destination folder, new or existing.")],
     options: JobOptions,
     checkpoint: Annotated[
         bool,
-        typer.Option("--checkpoint", help="Also copy the newest checkpoint, into a folder of its name."),
+        typer.Option("--checkpoint", help="Also copy the newest checkpoint into a folder named after it."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Copy all files of a job into a folder.
 
     Copies result, log, metrics, events and artifacts of all nodes. Existing files are never overwritten. A
-    second call continues an interrupted one, and copies new data.
+    second call continues an interrupted copy, and also copies new data.
     """
     from executor.jobs.fetch import fetch_checkpoint, fetch_job
     from executor.quantities import size
@@ -242,9 +242,9 @@ def shell(
 ) -> None:
     """Open a shell on a machine of a job.
 
-    On EC2 it is a session of AWS Systems Manager on a machine that runs or is kept. On this machine it is a
-    shell in the run directory, also after the job's end, with the environment of the benchmark but without
-    its secrets. The exit code is that of the shell.
+    For a job on EC2, the shell is a session of AWS Systems Manager on a machine that is still on. For a job
+    on this machine, the shell starts in the run directory, even after the job's end. It has the environment
+    of the benchmark without the secrets. The exit code is that of the shell.
     """
     record = options.find(job)
     sys.exit(options.backends.of(record).shell(record, node=node, on_status=say))

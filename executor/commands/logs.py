@@ -49,8 +49,8 @@ def logs(
 ) -> None:
     """Print the output of a job's benchmark.
 
-    If there are several nodes, the default is the log of the first node; for an elastic job, that of
-    whichever node has rank 0.
+    For a job with several nodes, prints the log of the first node by default. For an elastic job, prints the
+    log of the node that currently has rank 0.
     """
     from executor.jobs.stream import pieces_of_repeat
     from executor.records.nodes import NodeListing, node_of_rank

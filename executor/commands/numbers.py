@@ -70,9 +70,9 @@ def metrics(
 ) -> None:
     """Print a job's metrics: statistics, records, numbers.
 
-    These formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark,
-    openmetrics for Prometheus. Their numbers are the headlines of a successful job; with several runs, the
-    median of the runs' headlines.
+    Three formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark,
+    openmetrics for Prometheus. These three contain the headlines of a successful job. If the job has several
+    runs, each number is the median of the runs' headlines.
     """
 
     from executor.jobs.extract import chosen_set, stream_of
@@ -114,7 +114,7 @@ def metrics(
         lines = only.only(lines)
     malformed = _print_named(record.job_id, described, lines, name or (), partial(prints, follow=follow))
     if only is not None and not only.has_seen:
-        raise UsageError(f"--generation {generation}: {record.job_id} has no record of it")
+        raise UsageError(f"--generation {generation}: {record.job_id} has no record of that generation")
     if malformed.count:
         several = f"the metrics of the {len(nodes)} nodes of {record.job_id}"
         say(malformed.sentence(several if len(nodes) > 1 else nodes[0].url("metrics")))
@@ -157,7 +157,7 @@ def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
 def _require_generations(record: JobRecord, job: Job) -> None:
     """Raise UsageError if a job has no generations."""
     if not job.has_generations:
-        raise UsageError(f"--generation: {record.job_id} is started once, as it has no restarts")
+        raise UsageError(f"--generation: {record.job_id} is started only once, because it has no restarts")
 
 
 def _print_headlines(

@@ -54,14 +54,14 @@ _SCRIPT_TOO = "A benchmark descriptor (TOML), a script, or a folder followed by 
 RunFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}.")]
 FileOrNoneArgument = Annotated[
     str | None,
-    typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}; none with --like."),
+    typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}. Left out with --like or --resume."),
 ]
 ResumeOption = Annotated[
     str | None,
     typer.Option(
         "--resume",
         metavar="JOB",
-        help="Run the request of the ended job JOB again, as --like does, from its newest checkpoint.",
+        help="As --like JOB, but the new job begins from the newest checkpoint of JOB, which must have ended.",
         autocompletion=job_ids_of,
     ),
 ]
@@ -70,7 +70,7 @@ LikeOption = Annotated[
     typer.Option(
         "--like",
         metavar="JOB",
-        help="Run the request of JOB again, in place of FILE: the same descriptor, scripts, arguments and --set; further options take precedence.",
+        help="Run JOB again, in place of FILE, with the same descriptor, scripts, arguments and --set. Other options of this call take precedence.",
         autocompletion=job_ids_of,
     ),
 ]
@@ -114,11 +114,12 @@ OnOption = Annotated[
 JobIdOption = Annotated[
     str | None,
     typer.Option(
-        "--job-id", metavar="ID", help="The job's id; a repeated submission with the same id is one job."
+        "--job-id", metavar="ID", help="The job's id. Repeated submissions with one id start only one job."
     ),
 ]
 DataRootOption = Annotated[
-    Path | None, typer.Option("--data-root", metavar="DIR", help="Prefix for all absolute data paths.")
+    Path | None,
+    typer.Option("--data-root", metavar="DIR", help="Folder before all absolute data paths."),
 ]
 ScriptOption = Annotated[
     Path | None,
@@ -152,7 +153,7 @@ InstanceTypeOption = Annotated[
 MaxCostOption = Annotated[
     float | None,
     typer.Option(
-        "--max-cost", metavar="USD", help="On EC2: refuse a job that may cost more (limits.max_cost)."
+        "--max-cost", metavar="USD", help="On EC2: refuse a job that can cost more (limits.max_cost)."
     ),
 ]
 MetricOption = Annotated[

@@ -42,7 +42,7 @@ def report(
         typer.Option(
             "--format",
             metavar="|".join(_FORMATS),
-            help="A page, tables for a comment, or all values. [default: the suffix of FILE, otherwise html]",
+            help="html is a page, md has tables for a comment, json and csv have all values. [default: the suffix of FILE, otherwise html]",
             autocompletion=choices(*_FORMATS),
         ),
     ] = None,
@@ -50,9 +50,9 @@ def report(
 ) -> None:
     """Write a report on a job, as a page or in other formats.
 
-    The page has plots, figures, machine and software, and how to repeat the job: one HTML file that needs no
-    network. It also works for a running job. For a group of jobs, the report has its combinations, and a plot
-    of its headline.
+    The page shows plots, figures, the machine, its software, and how to repeat the job. It is one HTML file
+    that needs no network. A report can also be written while the job runs. The report on a group of jobs
+    shows the combinations, and a plot of their headline.
     """
     from executor.jobs.job_group import GroupNamedError
     from executor.report.contents import report_of
@@ -101,7 +101,7 @@ def _show(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.absolute().as_uri()):
-        say(f"no browser could be started; open {page} in one")
+        say(f"no browser could be started; open {page} yourself")
 
 
 def _format(form: str | None, output: Path | None) -> str:

@@ -61,14 +61,14 @@ def run(
 ) -> None:
     """Run a benchmark and follow it to its end.
 
-    The exit code says how it ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3 out
-    of time, 4 cancelled, 5 our side, 6 killed from outside. 130 and 143: Ctrl-C or SIGTERM ended only this
-    command; the job continues.
+    The exit code says how the job ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3
+    out of time, 4 cancelled, 5 bai, a machine or AWS failed, 6 killed from outside. 130 and 143: Ctrl-C or
+    SIGTERM ended only this command, and the job continues.
 
     Ctrl-C cancels the job. A second Ctrl-C or a closed terminal ends only this command.
 
-    With [matrix] in FILE, the command runs a group of jobs and compares them. The exit code is the worst of
-    the jobs' codes.
+    With [matrix] in FILE, the command runs a group of jobs and compares them. The exit code is then the worst
+    of the jobs' codes.
     """
     from executor.planning.request import JobRequest, MatrixError
 
@@ -146,7 +146,7 @@ def resume(
     max_cost: Annotated[
         float | None,
         typer.Option(
-            "--max-cost", metavar="USD", help="For a group of jobs: raise its [matrix] max_cost to this."
+            "--max-cost", metavar="USD", help="For a group of jobs: raise [matrix] max_cost to this amount."
         ),
     ] = None,
     json_: JsonOption = False,
@@ -167,7 +167,7 @@ def resume(
             named.group.raise_max_cost(max_cost)
         raise typer.Exit(continue_group(named.group, options, json_=json_)) from named
     if max_cost is not None:
-        raise UsageError(f"--max-cost is for a group of jobs, and {record.job_id} is one job")
+        raise UsageError(f"--max-cost is for a group of jobs, but {record.job_id} is one job")
     backend = options.backends.of(record)
     # With --follow, the agent of a job on another machine is not restarted here, because that machine
     # restarts it.
@@ -224,7 +224,7 @@ def _request(
         raise UsageError(f"--metric, --preset and --emit-toml are for a script; leave them out with {rerun}")
     if file is not None and "--" not in sys.argv:
         raise UsageError(
-            f"{rerun} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
+            f"{rerun} and {file} exclude each other; name one of them. Write arguments of the benchmark after --"
         )
     # If there is no FILE, Typer takes the first of the benchmark's arguments for FILE.
     more = (file, *given.arguments) if file is not None else ()

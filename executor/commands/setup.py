@@ -21,9 +21,9 @@ _POLICIES = {"policy": "setup", "watcher-policy": "setup-watcher"}
 def setup(given: SetupOptions, json_: JsonOption = False) -> None:
     """Set an AWS account up for jobs on EC2, or undo that.
 
-    Creates bucket, role, instance profile, policies and security group, as two CloudFormation stacks; then
-    writes the configuration and runs `bai doctor`. Repeating the call changes nothing, completes an
-    interrupted call, or updates the resources of an older version.
+    Creates bucket, role, instance profile, policies and security group, as two CloudFormation stacks. Then
+    writes the configuration and runs `bai doctor`. A second call completes an interrupted setup, updates
+    resources that an older version created, and otherwise changes nothing.
     """
     if given.delete_data and not given.remove:
         raise UsageError("--delete-data belongs to --remove")

@@ -67,7 +67,7 @@ def submit_request(
             backend = submission.backend = options.backends.of_request(job_request, descriptor)
             if job_request.exclusive and backend.remote:
                 raise UsageError(
-                    "--exclusive: an instance has no other jobs; leave it out, or add `--on local`"
+                    "--exclusive: an instance has no other jobs; leave --exclusive out, or add `--on local`"
                 )
             listener = submission.listener()
             with resolved_request(job_request, descriptor, options, job_id=job_id) as resolved:
@@ -146,8 +146,8 @@ class _Submission:
         if (wait := self.wait) is not None:
             end = self.options.for_submitted(self.backend).command("cancel", wait.job_id, "--now")
             return (
-                f"interrupted: nothing of {wait.job_id} runs, and it no longer waits for capacity; the same command with "
-                f"`--job-id {wait.job_id}` goes on, {wait.bound}; `{end}` ends it"
+                f"interrupted: nothing of {wait.job_id} runs, and the job no longer waits for capacity. The same command with "
+                f"`--job-id {wait.job_id}` continues the wait, {wait.bound}. `{end}` ends the job"
             )
         if self.given is None and not self.backend.remote:
             return _cancelled_at_start(self.backend, self.options, self.job_id)
@@ -156,7 +156,7 @@ class _Submission:
 
 def _say_existing(record: JobRecord, *, returns: bool) -> None:
     if returns:
-        say(f"the job {record.job_id} exists already; it is started once")
+        say(f"the job {record.job_id} exists already, and is not started again")
         return
     what = "goes on; this is what it prints" if record.result() is None else "has ended; this is how"
     say(f"the job {record.job_id} exists already and {what}")
@@ -180,19 +180,19 @@ def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> s
         return "interrupted; nothing was started"
     except BaiError as error:
         return f"{_left_behind(backend, options, job_id, launched=True)} ({error})"
-    return f"interrupted while {job_id} was started: it is cancelled; `{there.command('status', job_id)}` shows it"
+    return f"interrupted while {job_id} was started: the job is cancelled; `{there.command('status', job_id)}` shows it"
 
 
 def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
     """Return a sentence which says that the job is possibly running, and what the user can do about it."""
-    again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
+    again = f"the same command with `--job-id {job_id}` continues, and starts the job only once"
     if not launched:
         return f"interrupted before the start: nothing of {job_id} runs; {again}"
     there = options.for_submitted(backend)
     now = ("--now",) if backend.remote else ()
     look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
-    cost = ", and cost money" if backend.remote else ""
-    return f"interrupted while {job_id} was started: it may be running{cost}. `{look}` shows it, `{end}` ends it; {again}"
+    cost = ", and costs money" if backend.remote else ""
+    return f"interrupted while {job_id} was started: the job is possibly running{cost}. `{look}` shows the job, `{end}` ends it; {again}"
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:

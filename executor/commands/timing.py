@@ -56,12 +56,12 @@ def time(
             "-r",
             metavar="N",
             min=1,
-            help="Runs of each command [default: at least 10, for about 3 s each].",
+            help="Number of runs of each command [default: at least 10, and as many as take about 3 s].",
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="2%", help="Continue until the wall times have this precision."),
+        typer.Option("--until", metavar="2%", help="Continue until the wall times are known this precisely."),
     ] = None,
     min_runs: Annotated[
         int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="Minimum runs of each command.")
@@ -82,16 +82,16 @@ def time(
             "--prepare",
             "-p",
             metavar="CMD",
-            help="Command before each run, not timed: one for all commands, or one for each.",
+            help="Command to run before each run, not timed. Give it once for all commands, or once for each command.",
         ),
     ] = None,
     conclude: Annotated[
-        list[str] | None, typer.Option("--conclude", "-C", metavar="CMD", help="Likewise after each run.")
+        list[str] | None, typer.Option("--conclude", "-C", metavar="CMD", help="Command after each run.")
     ] = None,
     setup: Annotated[
         str | None,
         typer.Option(
-            "--setup", "-s", metavar="CMD", help="Run once before all runs, for each command's parameters."
+            "--setup", "-s", metavar="CMD", help="Command run once before all runs, for each parameter value."
         ),
     ] = None,
     cleanup: Annotated[
@@ -117,7 +117,7 @@ def time(
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option("--parameter-step-size", "-D", metavar="STEP", help="Of --parameter-scan [default: 1]."),
+        typer.Option("--parameter-step-size", "-D", metavar="STEP", help="Step of -P [default: 1]."),
     ] = None,
     shell: Annotated[
         str | None,
@@ -125,7 +125,7 @@ def time(
             "--shell",
             "-S",
             metavar="SHELL",
-            help='Run commands in this shell: sh, "bash -e", default; by default none.',
+            help='Run commands in this shell, such as sh, "bash -e", or default, which is /bin/sh. Without this option, no shell runs them.',
         ),
     ] = None,
     no_shell: Annotated[bool, typer.Option("-N", help="Use no shell, which is the default.")] = False,
@@ -134,7 +134,7 @@ def time(
     ] = False,
     names: Annotated[
         list[str] | None,
-        typer.Option("--command-name", "-n", metavar="NAME", help="Name of a command; one for each."),
+        typer.Option("--command-name", "-n", metavar="NAME", help="Name of a command; repeat it for each."),
     ] = None,
     keep_output: Annotated[
         bool,
@@ -148,7 +148,7 @@ def time(
         typer.Option("--export-json", metavar="FILE", help="Write all times as JSON, as hyperfine does."),
     ] = None,
     export_csv: Annotated[
-        Path | None, typer.Option("--export-csv", metavar="FILE", help="CSV: a line for each command.")
+        Path | None, typer.Option("--export-csv", metavar="FILE", help="Write CSV, a line per command.")
     ] = None,
     export_markdown: Annotated[
         Path | None, typer.Option("--export-markdown", metavar="FILE", help="Write a Markdown table.")

@@ -43,8 +43,8 @@ def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOptio
     """Show a running job without affecting it.
 
     Shows its phases, its nodes, and the last value of each metric with its trend. Without JOB it shows the
-    newest running job. `q` and Ctrl-C leave, and the job continues. If the output is not a terminal, or with
-    `--json`, it prints the current state and ends.
+    newest running job. `q` and Ctrl-C end the display, and the job continues. If the output is not a
+    terminal, or with `--json`, it prints the current state and ends.
     """
     from executor.records.newest import JobGlance
     from executor.view.top_screen import TopScreen, glance_table

@@ -751,7 +751,7 @@ def test_answering_no_to_the_last_question_creates_nothing(admin: Administrator)
             ("Make a cluster placement group?", ""),
             ("Make a watcher, which checks all jobs each minute?", ""),
             ("Make the account's role for spot instances?", ""),
-            (f"Do that in {REGION} of account {admin.aws.account}?", "n"),
+            (f"Make these changes in {REGION} of account {admin.aws.account}?", "n"),
         ):
             terminal.await_text(question)
             os.write(terminal.master, f"{answer}\n".encode())
@@ -769,7 +769,7 @@ def test_ctrl_c_at_the_last_question_creates_nothing(admin: Administrator) -> No
         for question in ("Region", "Bucket", "Make a cluster", "Make a watcher", "Make the account's role"):
             terminal.await_text(question)
             os.write(terminal.master, b"\n")
-        terminal.await_text("Do that in")
+        terminal.await_text("Make these changes in")
         terminal.press_ctrl_c()
         assert terminal.wait() != 0
 

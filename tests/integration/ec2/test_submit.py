@@ -248,7 +248,7 @@ def test_an_interruption_during_the_launch_reports_what_may_run(
     )
     assert f"`bai status {job_id}` shows it" in err
     assert f"--job-id {job_id}" in err
-    assert "may be running, and cost" in err
+    assert "possibly running, and costs" in err
     # And the command that it names ends the machine.
     assert f"`bai cancel {job_id} --now`" in err
     assert cli.bai("cancel", job_id, "--now").code == 0

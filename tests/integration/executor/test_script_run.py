@@ -70,7 +70,7 @@ def test_plan_submit_and_validate_take_a_script(cli: LocalCli) -> None:
     assert "--instance-type TYPE" in " ".join(without_type.stderr.split())
     descriptor = cli.bai("run", "emitted.toml", "--emit-toml")
     assert descriptor.stderr == (
-        "bai: --emit-toml is for a script, and emitted.toml is a descriptor; leave it out\n"
+        "bai: --emit-toml is for a script, but emitted.toml is a descriptor; leave --emit-toml out\n"
     )
     like = cli.bai("run", "--like", "last", "--preset", "fio")
     assert like.stderr == (
