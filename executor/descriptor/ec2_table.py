@@ -130,28 +130,30 @@ _REFUSED: tuple[tuple[Callable[[dict[str, Any]], bool], str, str], ...] = (
 
 
 class Ec2(DescriptorTable):
-    """How EC2 instances are launched. It is used if the benchmark runs on EC2."""
+    """How EC2 instances are launched. Only benchmarks on EC2 use this table."""
 
     image: str | None = Field(default=None, min_length=1, examples=["ami-0123456789abcdef0"])
-    """The AMI: an id, a public parameter `ssm:/aws/service/…`, or `auto`: the deep learning image for the
-    instance type. It overrides `[env] image` and `[env] docker_image`. If none of them is set: the
-    configuration's image, otherwise `auto`."""
+    """The AMI: an id, a public parameter `ssm:/aws/service/…`, or `auto`, the deep learning image for the
+    instance type. This key overrides `[env] image` and `[env] docker_image`. If none of the three is set, the
+    configuration's image is used, otherwise `auto`."""
     region: str | None = Field(default=None, min_length=1, examples=["us-east-1"])
     """The AWS region. Unset: the configuration's region."""
     instance_types: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, max_length=10, examples=[["g5.xlarge", "g6.xlarge"]]
     )
-    """Other acceptable types. They are requested in this order if no zone has capacity for
-    `hardware.instance_type`, which is tried first."""
+    """Other acceptable instance types. If no zone has capacity for `hardware.instance_type`, these types are
+    requested in this order."""
     spot: bool | None = None
     """Whether spot instances are requested. `InstanceMarketOptions` in `run_instances` and a capacity
     reservation override it. Unset: the configuration's setting, otherwise on demand."""
     on_demand_after_spot: bool = False
-    """Whether machines on demand are requested if no type has room on spot (`spot`, or `InstanceMarketOptions` in `run_instances`)."""
+    """Whether on-demand machines are requested if no type has spot capacity. This key needs `spot`, or
+    `InstanceMarketOptions` in `run_instances`."""
     subnets: list[str] = Field(default_factory=list, examples=[["subnet-0123456789abcdef0"]])
-    """Candidate subnets, tried in turn. Unset: the configuration's, else the default VPC's."""
+    """Candidate subnets, tried in turn. Unset: the subnets of the configuration, else those of the default
+    VPC."""
     security_groups: list[str] = Field(default_factory=list, examples=[["sg-0123456789abcdef0"]])
-    """Security groups' ids. Unset: the configuration's."""
+    """Ids of the security groups. Unset: those of the configuration."""
     instance_profile: str | None = Field(default=None, min_length=1, examples=["bai-instance"])
     """Name or ARN of the instance profile, which decides what the benchmark may do in AWS."""
     public_ip: bool | None = None

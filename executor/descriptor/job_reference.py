@@ -13,7 +13,7 @@ _NEWEST = "last"
 _ARTIFACT = 'write "job:last/model.pt" for an artifact, or "job:last/" for all of them'
 _JOB = 'write "job:ID", or "job:last" for the newest job'
 FORMS = "`job:JOB/path` and `job:JOB/folder/` (artifacts of a job that succeeded)"
-"""Examples of such addresses, for the reference in docs/."""
+"""Forms of references to artifacts, for the reference in docs/."""
 
 
 def refers_to_job(src: str) -> bool:
@@ -51,8 +51,8 @@ def read_reference(text: str) -> JobReference:
 
 
 def with_job_of(before: str | None, text: str) -> str:
-    """Return the reference `text` with the job from the earlier reference `before`. It is unchanged if
-    `before` is None, or if `text` cannot have meant that job."""
+    """Return the reference `text`, with its job replaced by the job in the earlier reference `before`.
+    Returns `text` unchanged if `before` is None, or if `text` cannot mean that job."""
     if before is None or not refers_to_job(before):
         return text
     reference, job = read_reference(text), read_reference(before).job

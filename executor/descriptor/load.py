@@ -102,8 +102,8 @@ def _put_values(
 
 
 def _not_at(reported: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings about keys other than `reported`, because a reference that was not replaced causes
-    further findings."""
+    """Return the findings about keys other than `reported`. A variable reference that was not replaced would
+    otherwise cause a second finding about its key."""
     paths = {finding.path for finding in reported if finding.path}
     return [finding for finding in findings if finding.path not in paths]
 

@@ -80,12 +80,12 @@ class Info(DescriptorTable):
     description: str = Field(examples=["Trains a small network on handwritten digits"])
     """A description of the benchmark for readers."""
     task_name: str | None = Field(default=None, examples=["digits"])
-    """The benchmark's name. It becomes the label `task_name` if the labels have none."""
+    """The benchmark's name. The name becomes the label `task_name` unless `labels` sets that label."""
     execution_engine: Literal[
         "default", "local", "aws.ec2", "aws.sagemaker", "aws.eks", "aws.ecs", "aws.batch", "kubernetes"
     ] = Field(default="default", examples=["aws.ec2"], json_schema_extra={"x-advised": ["local", "aws.ec2"]})
     """Where the benchmark runs: `aws.ec2` on EC2 instances, `local` and `default` on this machine. The other
-    values are for other programs; `--on local` overrides them."""
+    values are for other programs. `--on local` overrides the key."""
     scheduling: str = Field(default="single_run", examples=["0 3 * * 1-5"])
     """`single_run`, or the cron expression with which the benchmark service repeats the benchmark."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"task_name": "digits"}])
@@ -102,30 +102,31 @@ class Distributed(DescriptorTable):
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`, `ray` and `inference`."""
     launch: MpiLaunch = Field(default=MpiLaunch.MPIRUN, strict=False, examples=["user"])
-    """For `horovod` and `mpi`: `mpirun` means that `bai` starts `mpirun` once for all processes, `user` that
-    the benchmark's command starts it."""
+    """For `horovod` and `mpi`. With `mpirun`, `bai` starts `mpirun` once for all processes. With `user`, the
+    benchmark's command starts `mpirun`."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
     """Number of times that all processes of `torchrun` are restarted after a process has failed. The same as
     `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
-    """CPUs of each process. `mpirun` binds each process to this many cores; processes of `torchrun` and
+    """CPUs of each process. `mpirun` binds each process to this many cores. Processes of `torchrun` and
     `adaptdl` get this number of threads (`OMP_NUM_THREADS`)."""
     mpirun_options: list[Word] = Field(default_factory=list, examples=[["--map-by", "socket"]])
-    """Further options for the `mpirun` that `bai` starts, one text for each word. They are placed after bai's
-    own options, and no shell reads them."""
+    """Further options for the `mpirun` that `bai` starts, one text for each word. `bai` puts these options
+    after its own, and no shell reads them."""
 
 
 class Hardware(DescriptorTable):
     """The machines."""
 
     instance_type: str = Field(min_length=1, examples=["t3.small"])
-    """The EC2 instance type. A run on this machine ignores it; write `"local"` for such runs."""
+    """The EC2 instance type. Runs on this machine ignore the type; write `"local"` for such runs."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
-    """The launcher: none, on one machine; the command once on each machine (`each_node`); `mpirun` over
-    all (`horovod`, `mpi`); `torchrun` or AdaptDL's replicas on each; Ray on each, and the command on the first
-    (`ray`); a server and its client (`inference`)."""
+    """How the command is started. `single_node`: once, on one machine. `each_node`: once on each machine.
+    `horovod`, `mpi`: by `mpirun` over all machines. `torchrun`, `adaptdl`: by torchrun or as AdaptDL's
+    replicas on each machine. `ray`: on the first machine, with Ray on all machines. `inference`: on a client,
+    with a server on a second machine."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
-    """The availability zone's name. It takes precedence over `aws_zone_id`."""
+    """The availability zone's name. This key takes precedence over `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
     """The availability zone's id, which is the same zone in every account."""
     distributed: Distributed | None = None
@@ -146,10 +147,10 @@ class Env(DescriptorTable):
     """The environment of the benchmark."""
 
     docker_image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The benchmark service's key for the image. It is used here only if it is an AMI (`ami-…` or `ssm:/…`).
-    No container is started for it; use `container` for that."""
+    """The benchmark service's key for the image. `bai` uses an AMI (`ami-…` or `ssm:/…`) as the machine's
+    image, and ignores any other image. To start a container, use `container`."""
     image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The image of the machine, for any engine. `[aws.ec2] image` overrides it."""
+    """The image of the machine, for any engine. `[aws.ec2] image` overrides this key."""
     container: ImageName | None = Field(default=None, examples=["registry.example/train:1"])
     """The image of a container in which podman runs the command, see [containers.md](containers.md). Only for
     `single_node`, `each_node` and `torchrun`."""
@@ -162,8 +163,8 @@ class Env(DescriptorTable):
     user: str | None = Field(default=None, min_length=1, examples=["ubuntu"])
     """The user as whom the benchmark runs. Unset: the caller on this machine, root on an instance."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
-    """Environment variables, as texts or integers. `$(NAME)` in a value stands for another variable where the
-    benchmark runs. Write secrets into `[env.secrets]`."""
+    """Environment variables of the benchmark, as texts or integers. `$(NAME)` in a value stands for another
+    environment variable of the benchmark. Write secrets into `[env.secrets]`."""
     secrets: dict[VariableName, SecretReference] = Field(
         default_factory=dict, examples=[{"HF_TOKEN": "env:HF_TOKEN"}]
     )
@@ -179,18 +180,20 @@ class Script(DescriptorTable):
     environments, caches, `.git`, and files that `.gitignore` and `.baiignore` name. `$(BAI_SCRIPTS_PATH)` is
     its path in the command."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
-    """An archive with the scripts, relative to this file, or `s3://bucket/key`, which is fetched at submission; the benchmark service's
-    form of `path`."""
+    """An archive with the scripts, in place of `path`: a path relative to this file, or `s3://bucket/key`. An
+    archive in a bucket is fetched at submission."""
     git: GitAddress | None = Field(default=None, examples=["https://github.com/group/repository"])
-    """The https address of a git repository whose files become the scripts' folder, in place of `path`. It
-    contains neither user nor token, so the repository must be public."""
+    """The https address of a git repository whose files become the scripts' folder, in place of `path`. The
+    address contains neither a user nor a token, so the repository must be public."""
     ref: GitRef | None = Field(default=None, examples=["v1.2"])
-    """A branch, a tag or a full commit of that repository. It is resolved to a commit at submission. Unset: the default branch."""
+    """A branch, a tag or a full commit of the repository in `git`. The name is resolved to a commit at
+    submission. Unset: the default branch."""
     folder: RelativePath | None = Field(default=None, examples=["benchmarks/resnet"])
-    """The only folder of that repository that becomes the scripts' folder. Unset: the whole repository."""
+    """The only folder of the repository in `git` that becomes the scripts' folder. Unset: the whole
+    repository."""
     requirements: RelativePath | None = Field(default=None, examples=["requirements.txt"])
-    """A pip requirements file in that folder. It is installed into a venv of the job before the run; the
-    run's time does not include this."""
+    """A pip requirements file in the scripts' folder. The packages are installed into a venv of the job
+    before the run. The run's time does not include the installation."""
 
 
 class Ml(DescriptorTable):
@@ -232,8 +235,8 @@ class OutputTable(DescriptorTable):
     """Buffering of the benchmark's output. `line` writes every line at once. `timed` flushes every 100 ms,
     for large output. `own` changes nothing, so a killed benchmark loses its last lines."""
     discard_stdout: bool = False
-    """Whether the benchmark's standard output is discarded, to time a command that prints a lot. Its standard
-    error is saved."""
+    """Whether the benchmark's standard output is discarded, to time a command that prints a lot. The standard
+    error is still saved."""
     warmup: Warmup | None = Field(default=None, examples=["30s"])
     """Default for the `warmup` of metrics that do not set their own. Unset: nothing is left out."""
 
@@ -244,7 +247,8 @@ class OutputTable(DescriptorTable):
 
 
 class ArmTable(DescriptorTable):
-    """One of two or more arms, which take turns in one job so that they are compared on the same machine: see [repeats.md](repeats.md#comparing-two-or-more)."""
+    """One of two or more arms. The arms take turns in one job, so that they are compared on the same machine:
+    see [repeats.md](repeats.md#comparing-two-or-more)."""
 
     name: JobId = Field(examples=["b"])
     """The arm's name in results."""
@@ -255,8 +259,8 @@ class ArmTable(DescriptorTable):
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
     """The arm's environment variables, in addition to those of `[env.vars]`."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"branch": "main"}])
-    """The arm's labels, in addition to those of `[info]`. They are saved with the job; the metrics have only
-    the arm's name as a label."""
+    """The arm's labels, in addition to those of `[info]`. These labels are saved with the job, but metrics
+    get only the arm's name as a label."""
     prepare: str | None = Field(default=None, examples=["make clean"])
     """The arm's command before each run. Unset: that of `[repeat]`."""
     cleanup: str | None = Field(default=None, examples=["rm -rf out"])
@@ -268,9 +272,9 @@ class RepeatTable(WrittenRepeat):
     """Repeated runs of the benchmark in one job, one after the other: see [repeats.md](repeats.md)."""
 
     prepare: Annotated[str | None, Example("sh drop_caches.sh")] = None
-    """A command before each run, which the run's time does not include. It is split like `benchmark_code`, or
-    has several lines for /bin/sh. Its output is logged but not searched. If the command fails, the job
-    ends."""
+    """A command before each run, which the run's time does not include. The command is split like
+    `benchmark_code`, or is a script of several lines for /bin/sh. Its output is logged, but not searched for
+    metrics. If the command fails, the job ends."""
     cleanup: Annotated[str | None, Example("rm -rf scratch")] = None
     """A command after each run, with the same rules as `prepare`."""
     arms: tuple[ArmTable, ...] = ()
@@ -278,8 +282,8 @@ class RepeatTable(WrittenRepeat):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTable(WrittenCheckpoint):
-    """The folder in which the benchmark saves its checkpoints. They are copied into the job store, and
-    restored before a restart: see [checkpoints.md](checkpoints.md)."""
+    """The folder in which the benchmark saves its checkpoints. The checkpoints are copied into the job store,
+    and restored before a restart: see [checkpoints.md](checkpoints.md)."""
 
     from_: Annotated[JobText | None, Field(alias="from"), Example("job:last")] = None
     """An earlier job that has ended, even if it failed or was cancelled: `job:ID`, `job:last`,

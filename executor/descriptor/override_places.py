@@ -40,7 +40,8 @@ _FLAGS: Flags = {
     ("output", "metrics"): "--metric NAME=REGEX",
     ("output", "preset"): "--preset NAME",
 }
-"""Options that set keys of such a descriptor, by place. All other keys are set by `--set`."""
+"""Options that set keys of a descriptor that was made for a script, by place. All other keys are set by
+`--set`."""
 
 
 OTHER_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
@@ -169,7 +170,7 @@ def _names(item: Any) -> list[str]:
 
 
 def _named_items(node: list[Any], place: Place) -> str:
-    """Return the end of a sentence that names some items of a list."""
+    """Return the end of a sentence, which names some items of a list."""
     names = [name for item in node for name in _names(item)[:1]][:5]
     return "".join(f", or {key_text(place)}[{toml_value(name)}]" for name in names)
 

@@ -1,7 +1,6 @@
-"""Values that override those of a file. They are read from `--set KEY=VALUE` or given by a program, and saved
-in the job's record.
-
-A mistake that does not depend on the file is a UsageError. `override_places.py` finds the others.
+"""Values that override those of a file. The values are read from `--set KEY=VALUE` or given by a program, and
+saved in the job's record. A mistake that does not depend on the file is a UsageError. `override_places.py`
+finds the mistakes that depend on the file.
 """
 
 from __future__ import annotations

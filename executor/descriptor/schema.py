@@ -58,10 +58,9 @@ def _described(schema: Schema, table: type) -> Schema:
 
 
 def _field_texts(table: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a class and of its base classes.
-
-    pydantic can also read them (use_attribute_docstrings), but would do so at each import, which would take a
-    third of the import's time.
+    """Return the docstrings of the fields of a class and of its base classes. pydantic can also read field
+    docstrings (use_attribute_docstrings). But pydantic would read them at each import, which takes a third of
+    the import's time.
     """
     found: dict[str, str] = {}
     for each in reversed(table.__mro__):

@@ -49,7 +49,8 @@ class ServerHardware(DescriptorTable):
 
 
 class ServerEnv(DescriptorTable):
-    """The environment of the server. `user`, `python` and `secrets` of `[env]`, and `[ml.script]`, are for both machines."""
+    """The environment of the server. `user`, `python` and `secrets` of `[env]`, and `[ml.script]`, apply to
+    both machines."""
 
     docker_image: str | None = Field(default=None, examples=["example/server:1"])
     """Accepted; has no effect, because no containers are started. The server's machine has the same image as
@@ -60,8 +61,8 @@ class ServerEnv(DescriptorTable):
     start_command_args: str | None = Field(default=None, examples=["--model=digits"])
     """Arguments of the start command."""
     ports: list[Port] = Field(min_length=1, examples=[[8080, 8081]])
-    """Ports on which the server listens, at the address of its machine. The client has them as `INFERENCE_SERVER_PORT`,
-    `INFERENCE_SERVER_PORT_1` and so on."""
+    """Ports on which the server listens, at the address of its machine. The client's environment has the
+    ports as `INFERENCE_SERVER_PORT`, `INFERENCE_SERVER_PORT_1` and so on."""
     privileged: bool = False
     """Accepted for containers."""
     extended_shm: bool = True

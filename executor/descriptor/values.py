@@ -1,5 +1,5 @@
 """Types for the values of a benchmark descriptor's keys, for which TOML's own types are not enough. Each
-check reports a problem and a fix. Messages never repeat a text that may be a secret.
+check reports a problem and a fix. Messages never repeat a text that is possibly a secret.
 """
 
 from __future__ import annotations

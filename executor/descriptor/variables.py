@@ -170,7 +170,7 @@ def _value(name: str, default: str | None, variables: Variables, *, use: str) ->
 
 
 class _Quotes:
-    """Tells whether a position in the arguments is inside quotes, by the same rules with which they are
+    """Tells whether a position in the arguments is inside quotes, by the rules with which the arguments are
     split."""
 
     def __init__(self) -> None:
@@ -188,8 +188,8 @@ class _Quotes:
                 self._quote = each
 
     def escape(self, value: str) -> str:
-        """Return a value, escaped so that it stays inside the quotes around it. Without quotes, it is split
-        as if the user had written it there."""
+        """Return a value, escaped so that the value stays inside the quotes around it. A value outside quotes
+        is split as if the user had written it there."""
         if self._quote == '"':
             return re.sub(r'(["\\])', r"\\\1", value)
         return value.replace("'", "'\"'\"'") if self._quote else value

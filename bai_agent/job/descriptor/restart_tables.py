@@ -63,7 +63,7 @@ class Elastic(DeclaredTable):
     """Shortest time between a start of the benchmark and a restart that lets a new machine join."""
     replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
     """Largest number of machines that are launched on EC2 in place of lost machines, over the whole job. A
-    `bai` command or the service must follow the job, because it launches these machines."""
+    machine is only replaced while a command, the watcher or the service checks the job."""
 
 
 def _interval(every: timedelta | None) -> Mistake | None:

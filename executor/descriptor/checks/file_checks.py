@@ -69,14 +69,14 @@ def _script_folder(path: str, folder: Path, requirements: str) -> Iterator[RawFi
 
 
 def local_path(src: str, folder: Path) -> Path | None:
-    """Return the local path of the source `src`; None if it is not on this disk."""
+    """Return the local path of the source `src`; None if the source is not on this disk."""
     if not src.strip() or src.startswith("~") or refers_to_job(src):
         return None
     return file_path(src) or (None if "://" in src else folder / src)
 
 
 def find_mode(path: Path) -> int | None:
-    """Return the mode of `path`; None if it does not exist, or is too long to exist."""
+    """Return the mode of the file `path`; None if the file does not exist, or if `path` is too long."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):
@@ -155,7 +155,7 @@ def _missing(
 ) -> Iterator[RawFinding]:
     """Check that the benchmark's own program is in the scripts' folder, and can be run.
 
-    is_prepared: whether a command before the first run may build it.
+    is_prepared: whether a command before the first run can build the program.
     """
     place = _own_program(words)
     name = _inside(words[place]) if place is not None else None

@@ -66,7 +66,8 @@ def distributed_table(table: Raw) -> Iterator[RawFinding]:
 
 
 def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
-    """Check that a strategy that starts each command only once does not get a larger number of processes."""
+    """Check that no larger number of processes is requested for a strategy that starts each command only
+    once."""
     is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
     if strategy == "ray" and is_many:
         yield error(
@@ -127,7 +128,7 @@ def size_policy(table: Raw) -> Iterator[RawFinding]:
 
 
 def _is_replaced(table: Raw) -> bool:
-    """Return whether the job has one machine, which may be replaced by another one."""
+    """Return whether the job has a single machine that can be replaced by another machine."""
     is_single = written_strategy(table) == "single_node"
     return is_single and "replacements" in at(table, "elastic")
 

@@ -53,8 +53,8 @@ def try_patterns(
 ) -> list[Trial]:
     """Return the result of each example.
 
-    It takes at most a second of CPU time for each pattern, and 20 s in total. After that, the remaining
-    examples count as too slow.
+    The trial of a pattern takes at most one second of CPU time, and all trials together 20 s. After the 20 s,
+    the remaining examples count as too slow.
     """
     from bai_agent.metrics.search_limit import ENDS_WITH  # imported here because only a trial needs it
 

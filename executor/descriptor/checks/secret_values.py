@@ -40,7 +40,7 @@ def known_secret(text: str) -> str | None:
 
 def looks_secret(name: str, value: object) -> str | None:
     """Return the reason why the variable `name` looks like a secret, as the end of a sentence "its value …";
-    None if it does not."""
+    None if the variable does not look like a secret."""
     if not isinstance(value, str):
         return None
     kind = known_secret(value)

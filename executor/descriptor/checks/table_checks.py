@@ -1,5 +1,6 @@
-"""Checks that involve several keys, or files on this disk. They read the raw table, so that they also work if
-other keys are invalid. They ignore values of a wrong type, because the model reports these.
+"""Checks that involve several keys, or files on this disk. The checks read the raw table, so that they also
+work if other keys are invalid. The checks ignore values of a wrong type, because the model reports such
+values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of known programs for `[output] preset`, each in a file of this folder.
 
-They become metrics of the job when it is planned. The agent knows only their revision.
+A preset's metrics become metrics of the job when the job is planned. The agent knows only their revision.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Preset:
     also: tuple[str, ...]
     """Commands for, or descriptions of, other forms of the output on which the metrics were tested."""
     note: str
-    """A note about that output; "" if there is none."""
+    """A note about the program's output; "" if there is none."""
     metrics: tuple[PresetMetric, ...]
     text: str
     """The metrics in the form of a benchmark descriptor."""
