@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         type=_rank,
         default=0,
         metavar="K",
-        help="number of the launch of this machine, if it is not of the job's first launch",
+        help="number of the launch that started this machine, if that is not the job's first launch",
     )
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     command = commands.add_parser("shell", help="open a shell in a run directory of this machine")
@@ -191,7 +191,7 @@ def _run(
     if (result := read_json(rundir.result)) is not None:
         from bai_agent.phases.run import finish_publishing
 
-        log.info("this run has ended before: %s", result["sentence"])
+        log.info("this run has already ended: %s", result["sentence"])
         outcome = Outcome(result["outcome"])
         finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
@@ -357,7 +357,7 @@ def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
             there = record.store.get(record.key("job.toml"))
             if there != content:
                 raise DescriptorError(
-                    f'{record.store.folder} has another job "{record.job_id}"; give this one another [job] id'
+                    f'{record.store.folder} has another job "{record.job_id}"; give this job another [job] id'
                 )
         write_atomic(rundir.job, content)
     elif rundir.job.read_bytes() != content:

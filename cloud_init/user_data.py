@@ -101,7 +101,7 @@ class UserDataTooLargeError(BaiError):
 
     def __init__(self, size: int) -> None:
         super().__init__(
-            f"the user data has {size:,} bytes after compression, EC2 takes {LIMIT:,}; keep the job descriptor in the "
+            f"the user data has {size:,} bytes after compression, but EC2 accepts only {LIMIT:,}; keep the job descriptor in the "
             "job store, or shorten init_commands in the benchmark descriptor"
         )
         self.size = size

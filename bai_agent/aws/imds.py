@@ -118,7 +118,7 @@ def _ask(
         name = path.removeprefix("meta-data/")
         if answer.status == 404 and name.startswith("iam/"):
             raise MetadataError("the instance has no role; give it an instance profile")
-        sentence = f"the instance metadata service says {answer.status} to {name}"
+        sentence = f"the instance metadata service answers {answer.status} to the request for {name}"
         raise MetadataError(sentence, status=answer.status, passes=answer.status in BUSY)
 
     return retry(ask, tries=_TRIES, backoff=Backoff(_PAUSE_S), sleep=sleep)

@@ -194,17 +194,15 @@ def code_of(error: Exception) -> str:
     return found.group(1) if found else ""
 
 
-_DENIED = (
-    "access denied; the credentials need s3:GetObject on it (and s3:ListBucket on its bucket for a folder)"
-)
+_DENIED = "access denied; the credentials need s3:GetObject on the key (and, for a folder, s3:ListBucket on its bucket)"
 DENIED_OR_MISSING = (
     "access denied, or there is no such key: without the right to list the bucket S3 does not tell which;  "
     "check the key, and that the credentials have s3:GetObject on it"
 )
-_ELSEWHERE = "the bucket lies in another region; name it as `region`"
+_ELSEWHERE = "the bucket is in another region; name that region as `region`"
 _MEANINGS = {
     "NoSuchBucket": "there is no bucket of that name; check its spelling and the endpoint",
-    "InvalidBucketName": "that is not a valid name of a bucket",
+    "InvalidBucketName": "the name of the bucket is invalid",
     "InvalidAccessKeyId": "the credentials are unknown to S3; check the access key",
     "SignatureDoesNotMatch": "the credentials were refused (wrong secret key, or this machine's clock is off)",
     "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes; set it",
@@ -226,7 +224,7 @@ _SIGNS = (
     ),
     (
         "^PreconditionError",
-        "the object was replaced while it was read; run again when it is no longer written",
+        "the object was replaced while it was read; run again when nothing writes to the object any more",
     ),
     (
         '(?s)(?:InvalidPath|parse path).*?[Pp]ath "([^"]*)"',

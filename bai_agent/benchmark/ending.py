@@ -37,7 +37,7 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
     if ended.oom and ended.code != 0:
         end = f"{cause.process} {_end_of(cause)}" if cause else _end(ended)
         return Outcome.OOM, (
-            f"The benchmark ran out of memory {after}: the kernel killed a process of it ({end}). "
+            f"The benchmark ran out of memory {after}: the kernel killed one of its processes ({end}). "
             f"Its largest process had used {_size(ended.peak_memory_bytes or 0)}."
         )
     if ended.signal is not None:
@@ -93,9 +93,12 @@ def _stopped(reason: str, ended: BenchmarkExit, after: str) -> tuple[Outcome, st
     except ValueError:  # a stop.json written by hand
         outcome = Outcome.INTERRUPTED
     if ended.code is None and ended.signal is None:
-        return outcome, f"{outcome.sentence.removesuffix('.')}; it was not started or could not be ended."
+        return (
+            outcome,
+            f"{outcome.sentence.removesuffix('.')}; the benchmark was not started or could not be ended.",
+        )
     killed = ended.signal == signal.SIGKILL
-    how = "it did not end on SIGTERM and was killed" if killed else _end(ended)
+    how = "the benchmark did not end on SIGTERM and was killed" if killed else _end(ended)
     return outcome, f"{outcome.sentence.removesuffix('.')} {after}; {how}."
 
 

@@ -178,7 +178,7 @@ def _find(program: str, path: str) -> Path | None:
 def _require(program: str, path: str) -> Path:
     found = _find(program, path)
     if found is None:
-        raise SetupError(f"{program} was on this machine when the node joined, and is gone")
+        raise SetupError(f"{program} was on this machine when the node joined, but is gone now")
     return found
 
 

@@ -26,7 +26,7 @@ def kill_remains(rundir: RunDir, started: Started | None) -> int:
     """
     if is_locked(rundir.shim_lock):
         raise BusyError(
-            f"{rundir.path}: the benchmark is still watched by its shim; ask that to stop it (stop.json)"
+            f"{rundir.path}: the benchmark is still watched by its shim; ask the shim to stop the benchmark (stop.json)"
         )
     return _kill_all(lambda processes: _roots(rundir, started, processes))
 

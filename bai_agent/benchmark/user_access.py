@@ -85,7 +85,7 @@ def require_own_way(user: User, rundir: Path) -> None:
     folder = writable_folder(user, rundir)
     if folder is not None:
         raise SetupError(
-            f'[benchmark] user "{user.name}" can write into {folder}, and so replace all that is kept in {rundir}; '
+            f'[benchmark] user "{user.name}" can write into {folder}, so that user could replace everything in {rundir}; '
             "keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
         )
 

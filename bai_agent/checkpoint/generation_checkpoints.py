@@ -194,7 +194,7 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
         return  # the start of the benchmark reports the error
     if working.is_relative_to(folder) or ctx.rundir.path.is_relative_to(folder):
         raise _bad(
-            f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name one in it, or elsewhere'
+            f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name a folder inside it, or elsewhere'
         )
     try:
         with user_rights(user):
@@ -215,7 +215,7 @@ def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: Us
     if checkpoint.shared:
         if _has_files(folder, user):
             raise _bad(
-                f'[checkpoint] path: {folder} has files of another job; use "$(BAI_JOB_ID)" in the path, or name another one'
+                f'[checkpoint] path: {folder} has files of another job; use "$(BAI_JOB_ID)" in the path, or name another folder'
             )
         return
     note = ctx.rundir.checkpoint_folder
@@ -301,9 +301,7 @@ def _origin_marker(record: CheckpointRecord, origin: CheckpointOrigin) -> Checkp
     except RecordError as error:
         raise CheckpointError(f"[checkpoint.origin]: {origin.title}: {error}") from error
     if marker_digest(marker) != origin.sha256:
-        raise CheckpointError(
-            f"[checkpoint.origin]: {origin.title} is another one than when this job was submitted"
-        )
+        raise CheckpointError(f"[checkpoint.origin]: {origin.title} has changed since this job was submitted")
     return marker
 
 

@@ -117,7 +117,7 @@ class Keeper:
             raise CheckpointError(f"{folder}: {error.strerror}") from error
         if free < size + _SPARE_BYTES:
             raise CheckpointError(
-                f"the file system of {folder} has {free:,} bytes free, and {_SPARE_BYTES:,} of them are left to the job"
+                f"the file system of {folder} has {free:,} bytes free, of which {_SPARE_BYTES:,} are reserved for the job"
             )
 
     def _insist(self, work: Callable[[], T], over: Callable[[], bool]) -> T:

@@ -241,7 +241,7 @@ def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNu
 def never_a_number(count: int, first: str) -> str:
     """Return the end of a sentence about a metric whose matches were never numbers."""
     times = "once" if count == 1 else f"{count} times"
-    return f'matched {times}, but never a number; the first was "{first}"'
+    return f'matched {times}, but no match was a number; the first match was "{first}"'
 
 
 def _titled(nodes: Iterable[tuple[int, Sequence[str] | None]], *, several: bool) -> list[str]:

@@ -99,10 +99,13 @@ _STATUS: dict[ExitCode, Status] = {
 _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.SUCCEEDED: (ExitCode.SUCCEEDED, "The benchmark finished successfully."),
     Outcome.FAILED: (ExitCode.BENCHMARK_FAILED, "The benchmark failed."),
-    Outcome.NOT_FOUND: (ExitCode.BENCHMARK_FAILED, "The benchmark's command was not found; it never ran."),
+    Outcome.NOT_FOUND: (
+        ExitCode.BENCHMARK_FAILED,
+        "The benchmark's command was not found, so the benchmark never ran.",
+    ),
     Outcome.NOT_EXECUTABLE: (
         ExitCode.BENCHMARK_FAILED,
-        "The benchmark's command could not be executed; it never ran.",
+        "The benchmark's command could not be executed, so the benchmark never ran.",
     ),
     Outcome.REQUIRED_METRIC_MISSING: (
         ExitCode.BENCHMARK_FAILED,
@@ -133,13 +136,13 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
         "EC2 has no capacity for these machines now in any of the job's subnets.",
     ),
     Outcome.QUOTA: (ExitCode.OURS, "The account's quota does not allow these machines; ask AWS for more."),
-    Outcome.BOOT_FAILED: (ExitCode.OURS, "A machine booted, and no agent could start on it."),
+    Outcome.BOOT_FAILED: (ExitCode.OURS, "A machine booted, but no agent could start on it."),
     Outcome.JOIN_FAILED: (ExitCode.OURS, "The nodes of the job did not come together."),
-    Outcome.PEER_FAILED: (ExitCode.OURS, "Another node of the job failed, and this one was ended."),
+    Outcome.PEER_FAILED: (ExitCode.OURS, "Another node of the job failed, so this node was ended."),
     Outcome.PEER_LOST: (ExitCode.OURS, "A node of the job was lost."),
     Outcome.AGENT_ERROR: (ExitCode.OURS, "The agent had an internal error."),
     Outcome.OOM: (ExitCode.KILLED, "The benchmark ran out of memory: the kernel killed a process of it."),
-    Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that did not come from us."),
+    Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that bai did not send."),
 }
 
 # A new outcome that is not added to one of these groups is only in `OWN_FAILURES`. The groups are tuples

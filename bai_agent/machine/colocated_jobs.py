@@ -195,7 +195,7 @@ def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
         if event.until is not None:
             seconds[event.job_id] += (event.until - event.since) / 1000
     return [
-        f"{neighbour_name(job_id)} ran on this machine at the same time{_for(overlap)}: each slowed the other down."
+        f"{neighbour_name(job_id)} ran on this machine at the same time{_for(overlap)}, so the two jobs slowed each other down."
         for job_id, overlap in seconds.items()
     ]
 

@@ -186,7 +186,7 @@ def _require_unused(target: str) -> None:
         raise UnmountableError("another file system is mounted there.")
     try:
         if next(Path(target).iterdir(), None) is not None:
-            raise UnmountableError("the folder is not empty. Name a new or an empty one.")
+            raise UnmountableError("the folder is not empty. Name a new or an empty folder.")
     except OSError as error:
         raise UnmountableError(f"{target}: {error.strerror}.") from error
 

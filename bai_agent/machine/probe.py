@@ -291,7 +291,7 @@ def instance_warnings(instance: Facts) -> list[str]:
     if not _BURSTABLE.match(kind):
         return []
     return [
-        f"The instance type {kind} runs on CPU credits: once they are spent it slows down, or costs more where it is unlimited."
+        f"The instance type {kind} runs on CPU credits. After the credits are spent, the machine slows down, or costs more in unlimited mode."
     ]
 
 
@@ -301,7 +301,7 @@ def gpu_warnings(gpus: Facts) -> list[str]:
     devices = list(enumerate(gpus.get("devices", ())))
     if off := [str(index) for index, device in devices if device.get("persistence") is False]:
         warnings.append(
-            f"Persistence mode is off on GPU {', '.join(off)}: its driver starts anew with each process."
+            f"Persistence mode is off on GPU {', '.join(off)}, so its driver starts anew with each process."
         )
     if busy := [_in_use(index, device) for index, device in devices if device.get("processes")]:
         warnings.append(f"Other processes used GPU {', '.join(busy)} just before the benchmark.")

@@ -419,8 +419,8 @@ class Extractor:
         sentences = []
         if remaining:
             sentences.append(
-                f"{remaining:,} bytes of the output were not searched for metrics, since there was no time left; "
-                f"`bai extract {self._job.job.id}` searches all of it"
+                f"{remaining:,} bytes of the output were not searched for metrics, because there was no time left; "
+                f"`bai extract {self._job.job.id}` searches the whole output"
             )
         if not self._fast:
             sentences.append(

@@ -97,10 +97,10 @@ def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[st
         said = f'its pattern took only "{taken}" of "{whole}" {how_often}; the whole number was recorded'
         return f'metric "{metric.name}": {said}. Write the number in it as {_BETTER}'
     if doubt is Doubt.GOES_ON:
-        said = f'its pattern took "{taken}" where "{whole}" stands {how_often}{where}'
+        said = f'its pattern took "{taken}", but the output has "{whole}" {how_often}{where}'
         return f'metric "{metric.name}": {said}. {number_advice(taken, whole)}'
-    said = f'its units are "{metric.units}", but after "{taken}" there is another one {how_often}{where}'
-    return f'metric "{metric.name}": {said}. Correct units, or let a group (?P<unit>…) take the unit: values are converted'
+    said = f'its units are "{metric.units}", but after "{taken}" there is another unit {how_often}{where}'
+    return f'metric "{metric.name}": {said}. Correct units, or let a group (?P<unit>…) take the unit, so that values are converted'
 
 
 def line_around(line: str, whole: str) -> str:
@@ -122,7 +122,7 @@ def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric 
     """Return a warning about values that are not numbers. metric: the metric, if it has a pattern."""
     values = "1 value was" if count == 1 else f"{count} values were"
     if metric is not None and metric.json is None and read_groups(re.compile(metric.pattern)).unit:
-        what = f'no numbers in a unit that becomes "{metric.units}"'
+        what = f'no numbers in a unit that can be converted to "{metric.units}"'
     else:
         what = "no finite numbers"
     hint = ""
@@ -210,7 +210,7 @@ def _warnings(tally: Tally, metrics: Sequence[Metric], logs: Mapping[str, LogPos
         sentences.append(doubt_warning(metrics[int(index)], Doubt(doubt), count, tally.doubt_examples[key]))
     if tally.emit_bad_lines:
         sentences.append(
-            f"emit: {tally.emit_bad_lines} lines held something that is not a JSON object of names and numbers"
+            f"emit: {tally.emit_bad_lines} lines contained something other than a JSON object of names and numbers"
         )
     for file, place in logs.items():
         if place.unsearched:

@@ -209,7 +209,7 @@ class Meeting:
         members = self._attempt.members()
         if (found := len(members.peers)) != (wanted := len(self._waited_for)):
             key = self._attempt.key("control/peers.json")
-            raise RecordError(f"{key} has {found} nodes, and this job {wanted}")
+            raise RecordError(f"{key} has {found} nodes, but this job has {wanted}")
         return members
 
     def _give_up(self, ranks: Sequence[int]) -> None:

@@ -274,7 +274,7 @@ class ElasticMonitor(NodeMonitor):
         outcome = Outcome(word.outcome)
         if outcome is Outcome.SUCCEEDED:
             if self.serves:
-                return StopReason(outcome, "This node has served the job until it was over.")
+                return StopReason(outcome, "This node has served the job until the job was over.")
             return StopReason(Outcome.PEER_LOST, "The job has ended without this node.")
         return StopReason(outcome if outcome in FOR_ALL else Outcome.PEER_FAILED, word.sentence)
 

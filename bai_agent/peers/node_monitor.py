@@ -119,7 +119,7 @@ class StoreAbsence:
         limit = self._alone_limit.total_seconds()
         if not self._peers or self._clock() - max(self._reached, self._excused) <= limit:
             return None
-        return f"Node {self._rank} could not reach the job store for {limit:.0f} s: the other nodes have given it up."
+        return f"Node {self._rank} could not reach the job store for {limit:.0f} s, so the other nodes no longer wait for it."
 
     def away_too_long(self) -> str | None:
         """If the store has been unreachable for longer than the job allows, return a sentence that says so.

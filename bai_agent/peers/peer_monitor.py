@@ -104,7 +104,7 @@ class PeerMonitor(NodeMonitor):
 
     def reason(self, running_s: float | None) -> StopReason | None:
         if self._reason is None and self.serves and self.finished:
-            return StopReason(Outcome.SUCCEEDED, "This node has served the job until it was over.")
+            return StopReason(Outcome.SUCCEEDED, "This node has served the job until the job was over.")
         # The connection is also checked here, because the monitor's thread can hang in a network request.
         self._check_cut_off()
         if self._reason is None and self.generations is not None:
@@ -302,7 +302,7 @@ class PeerMonitor(NodeMonitor):
     def _silence(self, peer: Peer) -> str:
         who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
         was_cut_off = self._cut_off.get(peer.rank, 0.0) > self._signed(peer.rank)
-        did = "lived, but did not reach the job store" if was_cut_off else "sent no heartbeat"
+        did = "ran, but did not reach the job store" if was_cut_off else "sent no heartbeat"
         return f"{who} {did} for {self._silence_limit:.0f} s."
 
     def _signed(self, rank: int) -> float:

@@ -355,8 +355,8 @@ def _left_behind(count: int, names: Mapping[str, int]) -> str:
     which = f": {listed}{', …' if sum(names.values()) < count else ''}" if listed else ""
     was = "1 process of the benchmark was" if count == 1 else f"{count} processes of the benchmark were"
     return (
-        f"{was} still there after its end, and {'was' if count == 1 else 'were'} ended{which}. "
-        "Output and emitted values after that end count as no metric."
+        f"{was} still running after the benchmark's end, and {'was' if count == 1 else 'were'} ended{which}. "
+        "Output and values emitted after the benchmark's end are not counted."
     )
 
 

@@ -342,7 +342,7 @@ def _extract_rest(ctx: RunContext) -> float:
     seconds = clock.monotonic() - begun
     if not done and not ctx.extractor.finish_early(within=within):
         ctx.warn(
-            f"The metrics were not all extracted; `bai extract {ctx.job.job.id}` extracts them from the kept output."
+            f"Not all metrics were extracted; `bai extract {ctx.job.job.id}` extracts them from the saved output."
         )
     ctx.events.add(ExtractionEvent(stalled=not done and not over(), seconds=round(seconds, 3)))
     if seconds >= _LONG_EXTRACTION:

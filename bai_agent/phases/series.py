@@ -224,12 +224,12 @@ def series_end(
     if good == 0 and repeat.max_time is not None:
         return (
             Outcome.FAILED,
-            "[repeat] max_time was over before the first run that counts: the warm-up runs took all of it.",
+            "[repeat] max_time was over before the first measured run, because the warm-up runs took all of it.",
         )
     if good < repeat.runs and not _was_over(ctx, runs, ended):
         return (
             Outcome.FAILED,
-            f"The runs were not all done: {of_all}. The log has the reason.",
+            f"Not all runs were done: {of_all}. The log has the reason.",
         )
     times = "once" if good == 1 else f"{good} times"
     return outcome, f"The benchmark finished successfully {times}, in {ended.wall_seconds or 0:.1f} s."
@@ -263,8 +263,8 @@ def _not_enough(word: Mapping[str, Any], metric: str, until: float) -> str:
     if width > until:
         return f"{known}; {asked}."
     if word.get("trend"):
-        return f"{known}, but they have a trend: their mean does not predict the next run. The machine may drift."
-    return f"{known}, at the last look alone; {asked} at two in a row."
+        return f"{known}, but the runs have a trend, so their mean does not predict the next run. The machine may drift."
+    return f"{known}, but only at the last check; {asked} at two checks in a row."
 
 
 def _was_over(ctx: RunContext, runs: RepeatedRuns, ended: RunEnd) -> bool:

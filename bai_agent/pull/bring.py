@@ -184,7 +184,7 @@ def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
     if not listing.folder and source.path.endswith("/") and source.unpack is Unpack.NO:
         name = listing.objects[0].name
         if not name:
-            raise PullError(f"{tally.src}: has no file name; say it in path")
+            raise PullError(f"{tally.src}: has no file name; write the name in path")
     place = _place(task, folder=listing.folder, name=name)
     if listing.folder and listing.is_at(task.target, user=user):
         # The source is the target folder itself, so nothing is copied and no record is written.

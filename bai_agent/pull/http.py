@@ -201,7 +201,7 @@ class HttpOrigin:
             if span.partition("-")[0] == str(start) and _DIGITS.fullmatch(size):
                 return _Answer(response, start, int(size), tag)
             raise PullError(
-                f'{self._src}: the server answers with another range ("{headers.get("Content-Range")}") than asked for'
+                f'{self._src}: the server answers with another range ("{headers.get("Content-Range")}") than requested'
             )
         if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             raise _StartOverError
@@ -228,7 +228,7 @@ class HttpOrigin:
         expected = self._source.sha256 or self._source.md5 or self._path.lower().endswith(_COMPRESSED)
         if content not in ("", "identity") and not expected:
             raise PullError(
-                f'{self._src}: the server sends it encoded (Content-Encoding "{content}"), though the plain file was '
+                f'{self._src}: the server sends the file encoded (Content-Encoding "{content}"), though the plain file was '
                 "asked for; give sha256 to take the bytes as they come"
             )
 
@@ -286,7 +286,9 @@ class HttpOrigin:
                 "check the address, this machine's clock, and SSL_CERT_FILE"
             ) from error
         except socket.gaierror as error:
-            raise _PassingError("its host's name cannot be resolved; check it and the network") from error
+            raise _PassingError(
+                "its host's name cannot be resolved; check the name and the network"
+            ) from error
         except TimeoutError as error:
             raise _PassingError("the server does not answer in time") from error
         except ConnectionRefusedError as error:

@@ -92,8 +92,8 @@ class Landing:
             raise self._file_and_folder(name)
         if os.path.lexists(path) and self._journal.record.owner(self.root, name) is None:
             raise PullError(
-                f"{self.src}: {path} exists and is not (or no longer) what was pulled there; "
-                "it is left alone: move it away or choose another path"
+                f"{self.src}: {path} exists, but is not (or no longer) the data that was pulled there; "
+                "move it away, or choose another path"
             )
 
     @_as_user

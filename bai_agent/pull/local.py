@@ -47,9 +47,7 @@ class LocalOrigin:
             if self._path.is_dir():
                 return RemoteListing(tuple(self._walk(self._path)), folder=True, here=self._path)
             if self._folder and self._path.exists():
-                raise PullError(
-                    f"{self._src}: is a file; leave the slash at the end (or directory = true) away"
-                )
+                raise PullError(f"{self._src}: is a file; remove the slash at the end, or directory = true")
             file = self._remote(self._path, self._path.name, self._path.stat())
             return RemoteListing((file,), folder=False, here=self._path)
         except FileNotFoundError as error:

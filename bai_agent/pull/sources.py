@@ -72,7 +72,7 @@ def pull(
                 raise PullStopped("the pull was stopped; received data is kept")
             if time.monotonic() >= deadline:
                 raise PullError(
-                    f"limits.pull_timeout passed before all had arrived; unfinished: {run.unfinished()}"
+                    f"limits.pull_timeout passed before all data had arrived; unfinished: {run.unfinished()}"
                 )
     finally:
         run.end()

@@ -77,9 +77,7 @@ class SpotNotice(Poller):
             return True
         self._is_spot = True
         if not self._is_warned and self._ask("events/recommendations/rebalance") is not None:
-            self._recommended = (
-                "EC2 recommends to leave this spot instance: it is likelier than others to be taken back."
-            )
+            self._recommended = "EC2 recommends leaving this spot instance, because EC2 is more likely to take it back than others."
             self._is_warned = True
         notice = self._ask("spot/instance-action")
         if notice is not None:

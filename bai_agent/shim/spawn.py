@@ -263,7 +263,7 @@ def _other(path: str, error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return _bad_interpreter(path)
     if error.errno == errno.E2BIG:
-        return "The benchmark's arguments and environment are longer than the kernel passes on; put them into a file."
+        return "The benchmark's arguments and environment are longer than the kernel allows; put them into a file."
     if error.errno == errno.ENOEXEC:
         return (
             f"The benchmark's command {path} is not a program of this machine: a script needs a first line such as "

@@ -34,7 +34,7 @@ class AdaptDl:
     def check(self, job: Job) -> None:
         if not job.is_elastic:
             raise DescriptorError(
-                "[strategy] min_nodes: adaptdl runs on a range of nodes, and it is missing; write the number of nodes for a fixed one"
+                "[strategy] min_nodes: adaptdl runs on a range of nodes, but min_nodes is missing; for a fixed number, write that number"
             )
         if job.checkpoint is None or job.checkpoint.shared:
             raise DescriptorError(

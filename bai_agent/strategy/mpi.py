@@ -80,7 +80,7 @@ class Mpi:
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
         if strangers := [peer for peer in peers if peer.public_key is None]:
-            return f"{strangers[0].title} has told no key for SSH: an agent of another version runs there."
+            return f"{strangers[0].title} has published no SSH key, because an agent of another version runs there."
         found: dict[str, tuple[Peer, str]] = {}
         for peer in peers:
             if peer.engine is None:

@@ -40,7 +40,7 @@ class Ray:
         )
         if job.repeat is not None and job.strategy.nodes > 1:
             raise DescriptorError(
-                "[repeat]: ray on several nodes runs the command once, as the other nodes belong to one start of Ray; "
+                "[repeat]: ray on several nodes runs the command once, because the other nodes join Ray only once; "
                 "remove it, or use one node"
             )
 

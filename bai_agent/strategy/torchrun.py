@@ -61,7 +61,7 @@ class Torchrun:
     def check(self, job: Job) -> None:
         if job.repeat is not None and job.strategy.max_restarts:
             raise DescriptorError(
-                "[strategy] max_restarts: a job with [repeat] is not restarted, as a run that was restarted measures nothing; "
+                "[strategy] max_restarts: a job with [repeat] is not restarted, because a restarted run measures nothing; "
                 "remove one of them"
             )
 

@@ -292,7 +292,7 @@ class CheckpointTable(WrittenCheckpoint):
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
         if self.shared and self.from_ is not None:
-            problem = "is for a folder that is copied, and nothing is copied with shared = true"
+            problem = "is for a folder that is copied, but with shared = true nothing is copied"
             yield (
                 "from",
                 (problem, "remove one of them; the benchmark may read the other job's folder itself"),

@@ -29,7 +29,7 @@ PHASES = ("prepare", "pull", "join", "run", "drain", "end")
 def neighbour_sentence(job_id: str | None, *, there: bool) -> str:
     """Return the sentence about another job that runs, or ran, on the same machine."""
     name = f"The job {job_id}" if job_id is not None else "Another user's job"
-    return f"{name} {'runs' if there else 'ran'} on this machine at the same time: each slows the other down."
+    return f"{name} {'runs' if there else 'ran'} on this machine at the same time, so the two jobs slow each other down."
 
 
 @dataclass

@@ -63,14 +63,16 @@ class Job:
         arms = {each.name for each in self.repeat.arms} if self.repeat is not None else set()
         for source in self.sources:
             if source.arm is not None and source.arm not in arms:
-                raise ValueError(f'[[sources]] arm "{source.arm}" is none of [[repeat.arms]]')
+                raise ValueError(f'[[sources]] arm "{source.arm}" is not defined in [[repeat.arms]]')
         self._check_mounts()
         if self.restart.max_restarts and self.strategy.max_restarts:
-            raise ValueError("[restart] and [strategy] max_restarts say the same; keep that of [restart]")
+            raise ValueError(
+                "[restart] max_restarts and [strategy] max_restarts are the same setting; keep the one of [restart]"
+            )
         self._check_elastic()
         self._check_server()
         if self.checkpoint is not None and self.checkpoint.origin is not None and self.store is None:
-            raise ValueError("[checkpoint.origin] is a job in the job store, and [store] is missing")
+            raise ValueError("[checkpoint.origin] is a job in the job store, but there is no [store] table")
         self._check_container()
         if self.repeat is not None:
             self._check_repeat(self.repeat)
@@ -78,27 +80,27 @@ class Job:
     def _check_repeat(self, repeat: Repeat) -> None:
         if self.restart.max_restarts:
             raise ValueError(
-                "[restart] max_restarts is not for jobs with [repeat]: a run that was restarted measures nothing"
+                "[restart] max_restarts is not for jobs with [repeat], because a restarted run measures nothing"
             )
         if self.is_elastic:
             raise ValueError(
-                "[strategy] min_nodes is not for jobs with [repeat]: runs on other numbers of nodes are not alike"
+                "[strategy] min_nodes is not for jobs with [repeat], because runs on different numbers of nodes cannot be compared"
             )
         if self.checkpoint is not None:
             raise ValueError(
-                "[checkpoint] is not for jobs with [repeat]: a run that continues another one measures nothing"
+                "[checkpoint] is not for jobs with [repeat], because a run that continues another run measures nothing"
             )
         if self.runs_together and repeat.keep_going:
             raise ValueError(
-                f"[repeat] keep_going is not for the strategy {self.strategy.name} on several nodes: where a run fails on one of "
-                "them, the others may wait for ever"
+                f"[repeat] keep_going is not for the strategy {self.strategy.name} on several nodes, because after a failed run on one of "
+                "them, the others possibly wait for ever"
             )
         if self.arms_apart and self.strategy.nodes > 1 and self.strategy.name in SHARED_FILES_STRATEGIES:
             raise ValueError(
-                f"[[sources]] arm: arms with files of their own are not for the strategy {self.strategy.name} on several nodes"
+                f"[[sources]] arm: with the strategy {self.strategy.name} on several nodes, arms cannot have files of their own"
             )
         if repeat.metric is not None and all(each.name != repeat.metric for each in self.metrics):
-            raise ValueError(f'[repeat] metric "{repeat.metric}" is none of [[metrics]]')
+            raise ValueError(f'[repeat] metric "{repeat.metric}" is not defined in [[metrics]]')
 
     def _check_mounts(self) -> None:
         if (overlap := overlapping_target([each.target for each in self.mounts])) is not None:
@@ -110,14 +112,14 @@ class Job:
             raise ValueError(f'[elastic] policy "goodput" is for adaptdl, not for {self.strategy.name}')
         if least is None:
             if self.elastic != Elastic():
-                raise ValueError("[elastic] is for jobs with [strategy] min_nodes, and it is missing")
+                raise ValueError("[elastic] is for jobs with [strategy] min_nodes, but min_nodes is missing")
         elif not least <= self.desired_nodes <= most:
             raise ValueError(f"[elastic] nodes must be from {least} to {most}, not {self.desired_nodes}")
 
     def _check_server(self) -> None:
         serves = self.strategy.name == "inference"
         if serves != (self.server is not None):
-            raise ValueError("[server] and the strategy inference go together")
+            raise ValueError("[server] is required by the strategy inference, and allowed only with it")
         if not serves:
             return
         if self.strategy.nodes != 2 or self.is_elastic:

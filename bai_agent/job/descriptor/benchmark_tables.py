@@ -109,7 +109,7 @@ class Benchmark:
             raise ValueError("is empty: write argv or script")
         if self.container is not None and (self.python is not None or self.requirements is not None):
             raise ValueError(
-                "container excludes python and requirements: the image has its own Python and packages"
+                "container excludes python and requirements, because the image has its own Python and packages"
             )
 
 
@@ -208,17 +208,19 @@ class Repeat(WrittenRepeat):
     def __post_init__(self) -> None:
         if (self.until is None) != (self.metric is None):
             raise ValueError(
-                "until and metric go together: metric names the metric whose interval until uses"
+                "until and metric must be set together, because metric names the metric whose interval until uses"
             )
         if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
             raise ValueError("min_runs must be an integer from 1 to runs")
         if self.min_runs is not None and self.max_time is None:
-            raise ValueError("min_runs is for max_time: it says how many runs are done in any case")
+            raise ValueError(
+                "min_runs is for max_time: min_runs is the number of runs that are done even after max_time"
+            )
         if self.arms and not 1 < len(self.arms) == len({each.name for each in self.arms}):
-            raise ValueError("arms must be two or more, with names of their own")
+            raise ValueError("arms must be at least two tables with different names")
         if self.arms and (self.runs % len(self.arms) or self.warmup_runs % len(self.arms)):
             raise ValueError(
-                f"runs and warmup_runs must be multiples of {len(self.arms)}, as each arm has an equal part of them"
+                f"runs and warmup_runs must be multiples of {len(self.arms)}, because each arm gets an equal part of the runs"
             )
 
     @property

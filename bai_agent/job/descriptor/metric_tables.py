@@ -288,14 +288,20 @@ class Results(DeclaredTable):
         else:
             keys = ("values", "name", "name_from", "units", "units_from", "step", "labels")
             for key in (key for key in keys if getattr(self, key)):
-                yield key, (f'is for "csv" and "json"; "{self.format.value}" says it by itself', "remove it")
+                yield (
+                    key,
+                    (
+                        f'is for "csv" and "json"; "{self.format.value}" files contain it themselves',
+                        "remove it",
+                    ),
+                )
         if self.format is not ResultFormat.CSV:
             for key in (key for key in ("delimiter", "header") if getattr(self, key) not in (",", True)):
                 yield key, ('is for "csv"', "remove it")
         elif len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             yield (
                 "delimiter",
-                (f'"{self.delimiter}" does not tell cells apart', "write one character, such as a semicolon"),
+                (f'"{self.delimiter}" cannot separate cells', "write one character, such as a semicolon"),
             )
         judged = self.better is not None or self.headline is not Headline.LAST or self.tolerance is not None
         if judged and not self.names:
@@ -360,7 +366,7 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
             continue
         if metric.json_step is not None or metric.json_labels:
             raise ValueError(
-                f"{where}: json_step and json_labels go with json, and pattern is there; remove them"
+                f"{where}: json_step and json_labels are for json, but the metric has a pattern; remove them"
             )
         try:
             pattern = compile_pattern(metric.pattern)
@@ -376,7 +382,9 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
                 f'{where}: the group "{name}" has the name of a label of [job] labels; rename one of them'
             )
         if groups.unit and not metric.units:
-            raise ValueError(f"{where}: the pattern has a group unit, so units must say what to convert to")
+            raise ValueError(
+                f"{where}: the pattern has a group unit, so units must name the unit to convert to"
+            )
 
 
 def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
@@ -398,7 +406,7 @@ def marker_problem(text: str) -> str | None:
         pattern = compile_pattern(text)
     except ValueError as error:
         return f"does not compile: {error}"
-    return "matches an empty text, and empty lines do not count" if pattern.search("") else None
+    return "matches an empty text, but empty lines are ignored" if pattern.search("") else None
 
 
 def context_problem(
@@ -412,15 +420,15 @@ def context_problem(
             return problem
         names = set(compile_pattern(text).groupindex)
         if not names:
-            return f"has no named group in '{text}', so its lines say nothing"
+            return f"has no named group in '{text}', so a match has no effect"
         if VALUE in names:
-            return f"has a group value in '{text}'; the value is taken by pattern"
+            return f"has a group value in '{text}', but only pattern takes the value"
         if taken := names & {*RESERVED, *labels}:
             return f"has a group \"{min(taken)}\" in '{text}', which is a label of its own; rename the group"
         unit_groups += UNIT in names
     if unit_groups > 1:
-        return "takes a unit, as another pattern of the metric does; keep one of them"
-    return "takes a unit, so units must say what to convert to" if unit_groups and not units else None
+        return "takes a unit, and so does another pattern of the metric; keep one of them"
+    return "takes a unit, so units must name the unit to convert to" if unit_groups and not units else None
 
 
 def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:

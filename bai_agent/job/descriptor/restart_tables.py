@@ -88,11 +88,11 @@ class WrittenCheckpoint(DeclaredTable):
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.shared and not self.path.startswith("/"):
-            problem = f"{shown(self.path)} is relative, so it is in a working folder of each machine's own"
+            problem = f"{shown(self.path)} is relative, so each machine would use a folder of its own"
             yield "path", (problem, "write the absolute path of the shared folder, or remove shared")
         elif self.shared and ":" in self.path:
             problem = f'{shown(self.path)} has a ":", which separates the folders in BAI_CHECKPOINTS'
-            yield "path", (problem, "name the folder by a path without one")
+            yield "path", (problem, "write a path without a colon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,4 +123,7 @@ class Checkpoint(WrittenCheckpoint):
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
         if self.shared and self.origin is not None:
-            yield "origin", ("is for a folder that is copied, and shared = true copies none", "remove one")
+            yield (
+                "origin",
+                ("is for a folder that is copied, but with shared = true nothing is copied", "remove one"),
+            )

@@ -73,11 +73,11 @@ class Kafka(SinkTable):
             return
         if self.sasl_mechanism is None:
             fix = 'add sasl_mechanism, for example "SCRAM-SHA-512", with sasl_username and sasl_password'
-            yield "sasl_mechanism", (f"is missing, and security_protocol is {self.security_protocol}", fix)
+            yield "sasl_mechanism", (f"is missing, but security_protocol is {self.security_protocol}", fix)
         elif self.sasl_mechanism != "AWS_MSK_IAM":
             for key, example in (("sasl_username", "metrics"), ("sasl_password", "env:KAFKA_PASSWORD")):
                 if getattr(self, key) is None:
-                    problem = f"is missing, and {self.sasl_mechanism} needs it"
+                    problem = f"is missing, but {self.sasl_mechanism} needs it"
                     yield key, (problem, f'add {key} = "{example}"')
 
 
@@ -118,10 +118,10 @@ class Prometheus(SinkTable):
             yield "", ("names no address", fix)
         if self.password is None and self.username is not None:
             fix = 'add password = "ssm:/bai/pushgateway-password", or remove username'
-            yield "password", ("is missing, and username is there", fix)
+            yield "password", ("is missing, but username is set", fix)
         if self.username is None and self.password is not None:
             fix = 'add username = "metrics", or remove password'
-            yield "username", ("is missing, and password is there", fix)
+            yield "username", ("is missing, but password is set", fix)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,13 +149,13 @@ class Mount(DeclaredTable):
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.type is MountType.EFS and not _EFS_SRC.fullmatch(self.src):
-            problem = f"{shown(self.src)} is not a file system of EFS and a folder in it"
+            problem = f"{shown(self.src)} does not name an EFS file system and a folder in it"
             yield "src", (problem, 'write for example "fs-0123456789abcdef0:/"')
         if self.type is MountType.NFS and not _NFS_SRC.fullmatch(self.src):
-            problem = f"{shown(self.src)} is not a server and its export"
+            problem = f"{shown(self.src)} does not name an NFS server and an export"
             yield "src", (problem, 'write for example "10.0.0.5:/export"')
         elif self.type is MountType.NFS and _EFS_SRC.fullmatch(self.src):
-            problem = f"{shown(self.src)} names no server, but a file system of EFS"
+            problem = f"{shown(self.src)} names an EFS file system, not an NFS server"
             yield "src", (problem, 'write type = "efs", or its DNS name: "fs-….efs.REGION.amazonaws.com:/"')
         if self.iam and self.type is not MountType.EFS:
             yield "iam", ("is for efs", "remove it")

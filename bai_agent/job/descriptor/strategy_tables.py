@@ -95,7 +95,7 @@ class StrategyTable:
         if not re.fullmatch(r"0*[1-9][0-9]{0,5}|gpus", self.processes_per_node):
             raise ValueError(f'processes_per_node "{self.processes_per_node}" must be a number ≥ 1 or "gpus"')
         if not all(self.mpirun_options):
-            raise ValueError("mpirun_options must be words; none can be empty")
+            raise ValueError("mpirun_options must not contain an empty word")
 
 
 @dataclass(frozen=True, kw_only=True)

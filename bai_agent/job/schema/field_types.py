@@ -225,7 +225,7 @@ def _namespace(text: str) -> Mistake | None:
     if legal and not text.startswith((":", "AWS/")):
         return None
     return (
-        f"{shown(text)} is not a namespace that CloudWatch takes",
+        f"{shown(text)} is not a namespace that CloudWatch accepts",
         'write up to 255 letters, digits, spaces and . - _ / # :, with neither ":" nor "AWS/" at the beginning',
     )
 
@@ -430,7 +430,7 @@ def _json_path(text: str) -> Mistake | None:
         read_json_path(text)
     except ValueError as error:
         return (
-            f"{shown(text)} is not the way to a value: {error}",
+            f"{shown(text)} is not a path to a value: {error}",
             'write keys with dots between, for example "train.loss"; \'"a.b".c\' where a key has dots itself',
         )
     return None

@@ -45,7 +45,7 @@ _PARTS = 9_000
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _AT_A_TIME = 4
 """Number of parts that are uploaded at the same time. An upload needs memory for this number of parts."""
-_DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject below it, and s3:ListBucket on its bucket"
+_DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject below the store's prefix, and s3:ListBucket on its bucket"
 
 
 class S3Store:

@@ -135,7 +135,7 @@ def create_topics(
                 log.info("Kafka: created topic %s with %d partitions, %d replicas", topic, partitions, copies)
         except AuthorizationError as error:
             raise ConnectError(
-                f"Kafka: topic {', '.join(topics)} cannot be seen, and not created either ({error}); "
+                f"Kafka: topic {', '.join(topics)} is not visible, and cannot be created either ({error}); "
                 "create it, or permit Describe and Write on it",
                 permanent=True,
             ) from error
@@ -221,7 +221,7 @@ def explained(kafka: Kafka) -> Iterator[None]:
             ) from error
         raise ConnectError(
             f"Kafka at {brokers} cannot be reached with {kafka.security_protocol}: {reason}; "
-            "check [kafka] brokers, security_protocol and the network between"
+            "check [kafka] brokers, security_protocol and the network"
         ) from error
 
 
@@ -263,7 +263,7 @@ def _sasl_settings(kafka: Kafka, environment: Mapping[str, str], redactor: Redac
 
 
 _NO_REGION = "AWS_MSK_IAM needs the cluster's region; set AWS_DEFAULT_REGION in the agent's environment"
-_NO_CREDENTIALS = "AWS_MSK_IAM needs AWS credentials, and there are none; give the instance a role"
+_NO_CREDENTIALS = "AWS_MSK_IAM needs AWS credentials, but there are none; give the instance a role"
 
 
 def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:

@@ -135,7 +135,9 @@ def _is_replaced(table: Raw) -> bool:
 
 def _of_one_machine(table: Raw) -> Iterator[RawFinding]:
     if "repeat" in table:
-        problem = "is not for a benchmark with [repeat]: a run on another machine measures something else"
+        problem = (
+            "is not for a benchmark with [repeat], because a run on another machine measures something else"
+        )
         yield error(("elastic", "replacements"), problem, "remove one of them")
     wanted = at(table, "elastic").get("nodes")
     if type(wanted) is int and wanted != 1:
@@ -159,10 +161,12 @@ def checkpoints(table: Raw) -> Iterator[RawFinding]:
         return
     checkpoint = at(table, "checkpoint")
     if "repeat" in table:
-        problem = "is not for a benchmark with [repeat]: a run that continues another one measures nothing"
+        problem = (
+            "is not for a benchmark with [repeat], because a run that continues another run measures nothing"
+        )
         yield error(("checkpoint",), problem, "remove one of them")
     if checkpoint.get("shared") is True and "every" in checkpoint:
-        problem = "is for copies of the folder, and nothing is copied with shared = true"
+        problem = "is for copies of the folder, but with shared = true nothing is copied"
         yield warning(("checkpoint", "every"), problem, "remove it")
     yield from _shared_folder(table)
 
@@ -191,7 +195,7 @@ def restarts(table: Raw) -> Iterator[RawFinding]:
     ]
     if "repeat" in table:
         for where in wanted:
-            problem = "is not for a benchmark with [repeat]: a run that was restarted measures nothing"
+            problem = "is not for a benchmark with [repeat], because a restarted run measures nothing"
             yield error(where, problem, "remove one of them")
     if len(wanted) > 1:
         yield error(_OF_TORCHRUN, "says the same as restart.max_restarts", "remove one of them")

@@ -148,7 +148,9 @@ def pattern_groups(table: Raw) -> Iterator[RawFinding]:
         yield from _group_names(place, pattern, groups, options)
         if groups.unit and not units:
             fix = 'add units, for example units = "ms": values are converted to them'
-            yield error(place, "the pattern takes a unit, but units does not say what to convert to", fix)
+            yield error(
+                place, "the pattern takes a unit, but units does not name the unit to convert to", fix
+            )
         letters = _letters(text_at(metric, "number") or "plain", units)
         if not can_match_number(text, groups.value, letters=letters):
             what = "the group of the value" if groups.value else "the value, which is the whole match,"
@@ -321,7 +323,7 @@ def _example(metric: Raw) -> PatternExample | None:
 
 def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, str]:
     if doubt == Doubt.OTHER_UNIT:
-        fix = "correct units, or let a group (?P<unit>…) take the unit: values are converted"
+        fix = "correct units, or let a group (?P<unit>…) take the unit, so that values are converted"
         return f'the units are "{units}", but the line says "{whole}"', fix
     if doubt == Doubt.CUT:
         return f'the pattern takes only "{taken}" of "{whole}"; the whole number counts', (

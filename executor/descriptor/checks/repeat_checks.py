@@ -51,7 +51,7 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
     if (nodes := node_range(table)) is not None and nodes.most > 1:
         yield error(
             ("repeat", "keep_going"),
-            f"does not work with {strategy} on several nodes: if a run fails on one of them, the others may wait for ever",
+            f"does not work with {strategy} on several nodes, because after a failed run on one node the others possibly wait for ever",
             "remove it: the first run that fails then ends the job",
         )
 
@@ -69,7 +69,7 @@ def _ray(table: Raw) -> Iterator[RawFinding]:
 def _counts(repeat: Raw) -> Iterator[RawFinding]:
     if "runs" not in repeat and "until" not in repeat:
         fix = 'write runs = 10, or until = "2%" with the metric whose interval it uses'
-        yield error(("repeat", "runs"), "is missing: nothing says how many runs there are", fix)
+        yield error(("repeat", "runs"), "is missing: the number of runs is not set", fix)
     if "min_runs" in repeat and "max_time" not in repeat:
         fix = 'add max_time = "1m", or write runs alone'
         yield error(("repeat", "min_runs"), "is for max_time, which is missing", fix)

@@ -613,7 +613,7 @@ def test_output_of_remaining_processes_after_the_end_gives_no_metric(tmp_path: P
     assert 999 not in [record["value"] for record in records_of(tmp_path / "run")]
     (warning,) = result["warnings"]
     assert warning.startswith(
-        "2 processes of the benchmark were still there after its end, and were ended: python"
+        "2 processes of the benchmark were still running after the benchmark's end, and were ended: python"
     )
     assert "count as no metric" in warning
 

@@ -84,7 +84,7 @@ print(open(f"{folder}/step").read())
         ("file", "[checkpoint.origin]: the files of earlier/checkpoint-0-0 differ from its marker"),
         (
             "marker",
-            "[checkpoint.origin]: earlier/checkpoint-0-0 is another one than when this job was submitted",
+            "[checkpoint.origin]: earlier/checkpoint-0-0 has changed since this job was submitted",
         ),
         ("gone", "/earlier/attempts/0/signs/checkpoint-0-0.json is gone"),
     ],

@@ -39,7 +39,7 @@ def test_nodes_that_alone_cannot_reach_the_store_end_themselves(
         assert (result["outcome"], result["lost"]) == ("peer_lost", [0, 2])
         said = [result["sentence"], *result["warnings"]]
         for who in ("Node 0 (127.0.0.1), the coordinator,", "Node 2 (127.0.0.1)"):
-            assert f"{who} lived, but did not reach the job store for 20 s." in said
+            assert f"{who} ran, but did not reach the job store for 20 s." in said
 
         # And the others end too, without anybody's word
         for rank in (0, 2):

@@ -379,7 +379,7 @@ def test_a_different_job_with_an_existing_id_is_refused(cli: LocalCli) -> None:
     done = cli.agent("run", "p.toml")
 
     assert done.code == 2
-    assert 'has another job "one"; give this one another [job] id' in done.stderr
+    assert 'has another job "one"; give this job another [job] id' in done.stderr
 
 
 def test_a_memory_peak_below_the_shims_is_shown_as_an_upper_bound(cli: LocalCli) -> None:

@@ -726,7 +726,7 @@ def test_metrics_test_distinguishes_a_match_without_a_number_from_no_match(
 
     answer = cli.bai("metrics-test", descriptor, log)
 
-    assert 'loss: matched once, but never a number; the first was "nan"' in answer.stdout
+    assert 'loss: matched once, but no match was a number; the first match was "nan"' in answer.stdout
     assert "loss: never found" not in answer.stdout
 
 

@@ -55,7 +55,7 @@ def _ended(**what: Any) -> RunEnd:
         (
             {"signal": int(signal.SIGKILL), "oom": True},
             Outcome.OOM,
-            "The benchmark ran out of memory after 12.3 s: the kernel killed a process of it (it ended by SIGKILL). "
+            "The benchmark ran out of memory after 12.3 s: the kernel killed one of its processes (it ended by SIGKILL). "
             "Its largest process had used 3.0 GiB.",
         ),
         (
@@ -77,7 +77,7 @@ def _ended(**what: Any) -> RunEnd:
         (
             {"stop": "cancelled", "wall_seconds": 0.0},
             Outcome.CANCELLED,
-            "The job was cancelled; it was not started or could not be ended.",
+            "The job was cancelled; the benchmark was not started or could not be ended.",
         ),
         ({"code": 1, "stop": "by hand"}, Outcome.INTERRUPTED, None),
         ({"code": 1, "stop": "disk_full"}, Outcome.DISK_FULL, None),
@@ -149,7 +149,7 @@ def test_each_end_gives_its_outcome_and_sentence(
             Cause(process="process 0 (local rank 0)", signal=signal.SIGKILL),
             {"code": 1, "oom": True},
             Outcome.OOM,
-            "The benchmark ran out of memory after 12.3 s: the kernel killed a process of it (process 0 (local rank 0) "
+            "The benchmark ran out of memory after 12.3 s: the kernel killed one of its processes (process 0 (local rank 0) "
             "ended by SIGKILL). Its largest process had used 3.0 GiB.",
         ),
     ],

@@ -151,7 +151,7 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
         ("[[metrics]]\nname = 'x'\npattern = 'x'\njson = 'x'", r'0 "x": pattern and json exclude'),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\njson_step = 'x'",
-            r'0 "x": json_step and json_labels go with',
+            r'0 "x": json_step and json_labels are for json',
         ),
         (
             "[[metrics]]\nname = 'x'\njson = 'a..b'",

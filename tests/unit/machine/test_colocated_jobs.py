@@ -60,8 +60,8 @@ def test_the_overlap_is_from_the_later_start_to_the_earlier_end(events: EventLog
     ends = {each.job_id: (each.since, each.until) for each in told(events) if each.until is not None}
     assert ends == {"older": (1000, 3000), "newer": (1900, 4000)}
     assert neighbour_warnings(told(events)) == [
-        "The job older ran on this machine at the same time, for 2.0 s: each slowed the other down.",
-        "The job newer ran on this machine at the same time, for 2.1 s: each slowed the other down.",
+        "The job older ran on this machine at the same time, for 2.0 s, so the two jobs slowed each other down.",
+        "The job newer ran on this machine at the same time, for 2.1 s, so the two jobs slowed each other down.",
     ]
 
 
@@ -82,8 +82,8 @@ def test_a_change_of_the_clock_does_not_change_the_measured_overlap(events: Even
 
     # Then both ran beside this job for seconds
     assert neighbour_warnings(told(events)) == [
-        "The job older ran on this machine at the same time, for 3.0 s: each slowed the other down.",
-        "The job newer ran on this machine at the same time, for 3.0 s: each slowed the other down.",
+        "The job older ran on this machine at the same time, for 3.0 s, so the two jobs slowed each other down.",
+        "The job newer ran on this machine at the same time, for 3.0 s, so the two jobs slowed each other down.",
     ]
 
 

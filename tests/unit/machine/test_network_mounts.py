@@ -259,7 +259,8 @@ def test_targets_that_are_not_new_or_empty_folders_are_refused(
 
     start = '[[mounts]] "127.0.0.1:/export" at '
     assert (
-        said(full) == f"{start}T/full cannot be mounted: the folder is not empty. Name a new or an empty one."
+        said(full)
+        == f"{start}T/full cannot be mounted: the folder is not empty. Name a new or an empty folder."
     )
     assert said(link / "new") == f"{start}T/link/new cannot be mounted: T/link is a link."
     assert said(file) == f"{start}T/file cannot be mounted: T/file is not a folder."

@@ -273,7 +273,7 @@ def test_matches_without_a_number_are_distinguished_from_no_match(tmp_path: Path
     sentence = missing_sentence([*summary.required_missing, "accuracy"], summary.never_numbers or {})
     assert sentence == (
         'these required metrics were never seen: "accuracy"; '
-        'the required metric "loss" matched 2 times, but never a number; the first was "nan"'
+        'the required metric "loss" matched 2 times, but no match was a number; the first match was "nan"'
     )
 
 

@@ -212,9 +212,10 @@ def test_a_node_that_alone_cannot_reach_the_store_ends_itself(job: MonitoredNode
     # The others have given it up, who know more than that it is silent
     assert job.reasons() == [Outcome.PEER_LOST] * 3
     assert (
-        job.sentence(1) == "Node 1 could not reach the job store for 20 s: the other nodes have given it up."
+        job.sentence(1)
+        == "Node 1 could not reach the job store for 20 s, so the other nodes no longer wait for it."
     )
-    assert job.sentence(0) == "Node 1 (i-1, 10.0.0.1) lived, but did not reach the job store for 20 s."
+    assert job.sentence(0) == "Node 1 (i-1, 10.0.0.1) ran, but did not reach the job store for 20 s."
     assert job.monitors[0].lost == {1}
 
 
@@ -230,7 +231,7 @@ def test_a_node_that_ended_itself_when_cut_off_is_reported_as_cut_off(
 
     mention = "Node 0 (i-0, 10.0.0.0), the coordinator," if cut_off == 0 else "Node 1 (i-1, 10.0.0.1)"
     for rank in {0, 1, 2} - {cut_off}:
-        assert job.sentence(rank) == f"{mention} lived, but did not reach the job store for 20 s."
+        assert job.sentence(rank) == f"{mention} ran, but did not reach the job store for 20 s."
 
 
 def test_nodes_that_all_cannot_reach_the_store_continue_for_its_limit(job: MonitoredNodes) -> None:

@@ -100,7 +100,7 @@ def test_a_repeated_job_that_ends_before_all_runs_has_failed(
 
     assert outcome is expected
     if expected is Outcome.FAILED:
-        assert sentence.startswith(f"The runs were not all done: {runs} of at most 10 runs had succeeded")
+        assert sentence.startswith(f"Not all runs were done: {runs} of at most 10 runs had succeeded")
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_nodes_waiting_for_the_next_run_learn_that_there_is_none(rundir: RunDir,
     reason = worker.reason(60.0)
     assert reason is not None
     assert reason.outcome is Outcome.PEER_FAILED
-    assert "The runs were not all done" in reason.message
+    assert "Not all runs were done" in reason.message

@@ -240,7 +240,7 @@ def test_a_forged_record_in_an_archive_is_ignored(tmp_path: Path, bring: Puller,
     assert names(tmp_path / "work/in") == [f"{folder}x"]
     records = [path.name for path in (tmp_path / "work/in").rglob(".*bai-pulled*")]
     assert records == [".bai-pulled"]
-    with pytest.raises(PullError, match="exists and is not"):
+    with pytest.raises(PullError, match="exists, but is not"):
         bring(Source(src=url(wanted), path=f"in/{folder}x", sha256=sha256(b"content")), job="two")
 
 

@@ -123,8 +123,8 @@ def test_the_server_is_written_to_and_read_from_the_job_descriptor() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"server": None}, r"\[server\] and the strategy inference go together"),
-        ({"strategy": StrategyTable()}, r"\[server\] and the strategy inference go together"),
+        ({"server": None}, r"\[server\] is required by the strategy inference"),
+        ({"strategy": StrategyTable()}, r"\[server\] is required by the strategy inference"),
         ({"strategy": StrategyTable(name="inference", nodes=3)}, "nodes must be 2"),
         ({"strategy": StrategyTable(name="inference", nodes=2, min_nodes=1)}, "nodes must be 2"),
         ({"repeat": None, "restart": Restart(max_restarts=1)}, r"\[restart\] and \[checkpoint\] are not for"),

@@ -323,13 +323,13 @@ def _too_large(boot: Boot, size: int) -> str:
     instead."""
     sizes = [len(each.encode()) for each in boot.init_commands]
     if not sizes:
-        return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"
+        return f"the user data has {size:,} bytes after compression, but EC2 accepts only {LIMIT:,}"
     rest = len(user_data(replace(boot, init_commands=())))
     number = sizes.index(max(sizes))
     return (
-        f"[aws.ec2] init_commands: they take {size - rest:,} bytes of the user data after compression, and EC2 leaves "
-        f"{LIMIT - rest:,} for them; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move what they "
-        "do into a script in the folder of [ml.script], called by benchmark_code; or into the image; or let one download it"
+        f"[aws.ec2] init_commands: the commands take {size - rest:,} bytes of the user data after compression, but EC2 leaves "
+        f"{LIMIT - rest:,} for them; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move the commands "
+        "into a script in the folder of [ml.script], called by benchmark_code, or into the image, or let one command download them"
     )
 
 

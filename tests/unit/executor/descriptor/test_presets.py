@@ -258,6 +258,6 @@ def test_a_unit_that_tqdm_may_have_scaled_is_left_out_and_reported(rate: str) ->
     assert found == []
     assert notes.not_numbers == [(0, rate)]
     assert not_a_number_warning("throughput", 1, rate, metric=chosen[0]) == (
-        'metric "throughput" of preset "tqdm": 1 value was no numbers in a unit that becomes "it/s" and left out, '
+        'metric "throughput" of preset "tqdm": 1 value was no numbers in a unit that can be converted to "it/s" and left out, '
         f'the first was "{rate}"'
     )

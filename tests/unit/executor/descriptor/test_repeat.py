@@ -62,7 +62,7 @@ def test_until_applies_to_the_only_metric_with_a_direction_by_default(tmp_path: 
 @pytest.mark.parametrize(
     ("table", "metrics", "strategy", "key", "said"),
     [
-        ("warmup_runs = 1", "", "single_node", "repeat.runs", "nothing says how many runs"),
+        ("warmup_runs = 1", "", "single_node", "repeat.runs", "the number of runs is not set"),
         ("runs = 0", "", "single_node", "repeat.runs", "1"),
         (
             "runs = 3\nkeep_going = true\n[hardware.distributed]\nnum_instances = 2",
@@ -128,8 +128,8 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
     ("text", "said"),
     [
         ("[repeat]\nruns = 0", "runs: must be at least 1"),
-        ("[repeat]\nruns = 3\nuntil = 0.02", "until and metric go together"),
-        ("[repeat]\nruns = 3\nuntil = 0.02\nmetric = 'x'", 'metric "x" is none of [[metrics]]'),
+        ("[repeat]\nruns = 3\nuntil = 0.02", "until and metric must be set together"),
+        ("[repeat]\nruns = 3\nuntil = 0.02\nmetric = 'x'", 'metric "x" is not defined in [[metrics]]'),
         (
             "[strategy]\nname = 'torchrun'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
             "keep_going is not for the strategy torchrun on several nodes",
@@ -141,7 +141,7 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
         (
             "[strategy]\nname = 'mpi'\nnodes = 2\n[[sources]]\nsrc = 'file:///d'\npath = '/d'\narm = 'a'\n"
             "[repeat]\nruns = 2\n[[repeat.arms]]\nname = 'a'\nargv = ['true']\n[[repeat.arms]]\nname = 'b'\nargv = ['true']",
-            "arms with files of their own are not for the strategy mpi on several nodes",
+            "with the strategy mpi on several nodes, arms cannot have files of their own",
         ),
     ],
 )
