@@ -93,10 +93,7 @@ def _stopped(reason: str, ended: BenchmarkExit, after: str) -> tuple[Outcome, st
     except ValueError:  # a stop.json written by hand
         outcome = Outcome.INTERRUPTED
     if ended.code is None and ended.signal is None:
-        return (
-            outcome,
-            f"{outcome.sentence.removesuffix('.')}; the benchmark was not started or could not be ended.",
-        )
+        return outcome, f"{outcome.sentence.removesuffix('.')}; its process never started or did not end."
     killed = ended.signal == signal.SIGKILL
     how = "the benchmark did not end on SIGTERM and was killed" if killed else _end(ended)
     return outcome, f"{outcome.sentence.removesuffix('.')} {after}; {how}."

@@ -99,13 +99,10 @@ _STATUS: dict[ExitCode, Status] = {
 _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.SUCCEEDED: (ExitCode.SUCCEEDED, "The benchmark finished successfully."),
     Outcome.FAILED: (ExitCode.BENCHMARK_FAILED, "The benchmark failed."),
-    Outcome.NOT_FOUND: (
-        ExitCode.BENCHMARK_FAILED,
-        "The benchmark's command was not found, so the benchmark never ran.",
-    ),
+    Outcome.NOT_FOUND: (ExitCode.BENCHMARK_FAILED, "The benchmark's command was not found, so nothing ran."),
     Outcome.NOT_EXECUTABLE: (
         ExitCode.BENCHMARK_FAILED,
-        "The benchmark's command could not be executed, so the benchmark never ran.",
+        "The benchmark's command could not be executed, so nothing ran.",
     ),
     Outcome.REQUIRED_METRIC_MISSING: (
         ExitCode.BENCHMARK_FAILED,

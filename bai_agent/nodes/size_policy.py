@@ -164,9 +164,7 @@ class GoodputPolicy:
             found = decode(GoodputHints, hints.text, where=_HINTS)
         except RecordError as error:
             problem = str(error).removeprefix(f"{_HINTS}: ").partition("; ")[0]
-            self._warn(
-                f"AdaptDL's hints are ignored, because no number of nodes follows from them ({problem})."
-            )
+            self._warn(f"AdaptDL's hints are ignored, because they yield no number of nodes ({problem}).")
             return
         question = Question(hints=found, current=self._nodes, most=self._most, slots=self._slots)
         # The program can take long, so it runs on a thread: the agent must watch the benchmark meanwhile.
@@ -177,9 +175,7 @@ class GoodputPolicy:
         try:
             self._answer = self._find_nodes(question)
         except NoAnswerError as error:
-            self._warn(
-                f"The number of nodes stays as it is, because its goodput cannot be computed ({error})."
-            )
+            self._warn(f"The number of nodes is unchanged, because its goodput is unknown ({error}).")
 
     def _warn(self, sentence: str) -> None:
         log.warning("%s", sentence)

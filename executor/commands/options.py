@@ -118,8 +118,7 @@ JobIdOption = Annotated[
     ),
 ]
 DataRootOption = Annotated[
-    Path | None,
-    typer.Option("--data-root", metavar="DIR", help="Folder before all absolute data paths."),
+    Path | None, typer.Option("--data-root", metavar="DIR", help="Folder before all absolute data paths.")
 ]
 ScriptOption = Annotated[
     Path | None,

@@ -66,9 +66,7 @@ class Job:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is not defined in [[repeat.arms]]')
         self._check_mounts()
         if self.restart.max_restarts and self.strategy.max_restarts:
-            raise ValueError(
-                "[restart] max_restarts and [strategy] max_restarts are the same setting; keep the one of [restart]"
-            )
+            raise ValueError("[restart] and [strategy] max_restarts are one key; keep that of [restart]")
         self._check_elastic()
         self._check_server()
         if self.checkpoint is not None and self.checkpoint.origin is not None and self.store is None:

@@ -213,9 +213,7 @@ class Repeat(WrittenRepeat):
         if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
             raise ValueError("min_runs must be an integer from 1 to runs")
         if self.min_runs is not None and self.max_time is None:
-            raise ValueError(
-                "min_runs is for max_time: min_runs is the number of runs that are done even after max_time"
-            )
+            raise ValueError("min_runs is for max_time: the least number of runs despite max_time")
         if self.arms and not 1 < len(self.arms) == len({each.name for each in self.arms}):
             raise ValueError("arms must be at least two tables with different names")
         if self.arms and (self.runs % len(self.arms) or self.warmup_runs % len(self.arms)):

@@ -288,13 +288,7 @@ class Results(DeclaredTable):
         else:
             keys = ("values", "name", "name_from", "units", "units_from", "step", "labels")
             for key in (key for key in keys if getattr(self, key)):
-                yield (
-                    key,
-                    (
-                        f'is for "csv" and "json"; "{self.format.value}" files contain it themselves',
-                        "remove it",
-                    ),
-                )
+                yield key, (f'is for "csv" and "json", but "{self.format.value}" needs none', "remove it")
         if self.format is not ResultFormat.CSV:
             for key in (key for key in ("delimiter", "header") if getattr(self, key) not in (",", True)):
                 yield key, ('is for "csv"', "remove it")
@@ -382,9 +376,7 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
                 f'{where}: the group "{name}" has the name of a label of [job] labels; rename one of them'
             )
         if groups.unit and not metric.units:
-            raise ValueError(
-                f"{where}: the pattern has a group unit, so units must name the unit to convert to"
-            )
+            raise ValueError(f"{where}: the pattern has a group unit, so units must name the target unit")
 
 
 def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
@@ -428,7 +420,7 @@ def context_problem(
         unit_groups += UNIT in names
     if unit_groups > 1:
         return "takes a unit, and so does another pattern of the metric; keep one of them"
-    return "takes a unit, so units must name the unit to convert to" if unit_groups and not units else None
+    return "takes a unit, so units must name the target unit" if unit_groups and not units else None
 
 
 def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:

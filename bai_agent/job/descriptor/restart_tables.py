@@ -123,7 +123,4 @@ class Checkpoint(WrittenCheckpoint):
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
         if self.shared and self.origin is not None:
-            yield (
-                "origin",
-                ("is for a folder that is copied, but with shared = true nothing is copied", "remove one"),
-            )
+            yield "origin", ("is for a folder that is copied, but shared = true copies none", "remove one")

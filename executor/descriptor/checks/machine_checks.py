@@ -135,9 +135,7 @@ def _is_replaced(table: Raw) -> bool:
 
 def _of_one_machine(table: Raw) -> Iterator[RawFinding]:
     if "repeat" in table:
-        problem = (
-            "is not for a benchmark with [repeat], because a run on another machine measures something else"
-        )
+        problem = "is not for a benchmark with [repeat], because another machine measures something else"
         yield error(("elastic", "replacements"), problem, "remove one of them")
     wanted = at(table, "elastic").get("nodes")
     if type(wanted) is int and wanted != 1:
@@ -161,9 +159,7 @@ def checkpoints(table: Raw) -> Iterator[RawFinding]:
         return
     checkpoint = at(table, "checkpoint")
     if "repeat" in table:
-        problem = (
-            "is not for a benchmark with [repeat], because a run that continues another run measures nothing"
-        )
+        problem = "is not for a benchmark with [repeat], because a continued run measures nothing"
         yield error(("checkpoint",), problem, "remove one of them")
     if checkpoint.get("shared") is True and "every" in checkpoint:
         problem = "is for copies of the folder, but with shared = true nothing is copied"

@@ -148,9 +148,7 @@ def pattern_groups(table: Raw) -> Iterator[RawFinding]:
         yield from _group_names(place, pattern, groups, options)
         if groups.unit and not units:
             fix = 'add units, for example units = "ms": values are converted to them'
-            yield error(
-                place, "the pattern takes a unit, but units does not name the unit to convert to", fix
-            )
+            yield error(place, "the pattern takes a unit, but units does not name the target unit", fix)
         letters = _letters(text_at(metric, "number") or "plain", units)
         if not can_match_number(text, groups.value, letters=letters):
             what = "the group of the value" if groups.value else "the value, which is the whole match,"

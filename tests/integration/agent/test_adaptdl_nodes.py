@@ -97,7 +97,7 @@ def test_a_sigterm_to_one_adaptdl_replica_makes_all_save_and_restart(job: Callab
     assert [each for each in it.warnings() if "AdaptDL" in each or "adaptdl" in each] == [
         "The benchmark's Python has adaptdl '0.2.12', which was never tested; 0.2.11 works.",
         "AdaptDL's hints were larger than 65536 bytes, or of unknown size, and are ignored.",
-        "AdaptDL's hints are ignored, because no number of nodes follows from them (initBatchSize is missing).",
+        "AdaptDL's hints are ignored, because they yield no number of nodes (initBatchSize is missing).",
     ]
 
 

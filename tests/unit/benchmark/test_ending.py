@@ -77,7 +77,7 @@ def _ended(**what: Any) -> RunEnd:
         (
             {"stop": "cancelled", "wall_seconds": 0.0},
             Outcome.CANCELLED,
-            "The job was cancelled; the benchmark was not started or could not be ended.",
+            "The job was cancelled; its process never started or did not end.",
         ),
         ({"code": 1, "stop": "by hand"}, Outcome.INTERRUPTED, None),
         ({"code": 1, "stop": "disk_full"}, Outcome.DISK_FULL, None),

@@ -179,7 +179,7 @@ def test_unusable_hints_are_ignored_with_a_warning_that_names_the_key(job: Job, 
 
     assert not job.questions
     [warning] = job.policy.take_warnings()
-    assert warning.startswith("AdaptDL's hints are ignored, because no number of nodes follows from them (")
+    assert warning.startswith("AdaptDL's hints are ignored, because they yield no number of nodes (")
     assert key in warning
     assert warning.endswith(").")
     assert len(warning) < 400
@@ -202,7 +202,7 @@ def test_a_failing_goodput_program_changes_nothing_and_is_run_again(job: Job) ->
     job.answer = fail
     assert job.observe(after_s=PAUSE_S) is None
     assert job.policy.take_warnings() == [
-        "The number of nodes stays as it is, because its goodput cannot be computed (the program was ended by signal 24)."
+        "The number of nodes is unchanged, because its goodput is unknown (the program was ended by signal 24)."
     ]
 
     job.answer = lambda: 5
@@ -288,14 +288,14 @@ def test_the_answer_of_the_goodput_program_is_proposed_to_the_job(tmp_path: Path
 
 def test_warnings_about_hints_are_given_once_for_all_generations_and_agents(tmp_path: Path) -> None:
     it = Look(tmp_path, "echo no such module >&2; exit 1")
-    failed = 'The number of nodes stays as it is, because its goodput cannot be computed (the program ended with 1 and printed "no such module").'
+    failed = 'The number of nodes is unchanged, because its goodput is unknown (the program ended with 1 and printed "no such module").'
 
     for _ in range(2):
         before = it.clock.now
         it.until(lambda: it.clock.now > before + 3 * INTERVAL_S and it.warnings)  # noqa: B023
         it.until(lambda: len(it.warnings) > 1, hints={"restart": 1})
 
-    ignored = "AdaptDL's hints are ignored, because no number of nodes follows from them (initBatchSize is missing)."
+    ignored = "AdaptDL's hints are ignored, because they yield no number of nodes (initBatchSize is missing)."
     assert it.warnings == [failed, ignored]
     assert not it.proposed
 
