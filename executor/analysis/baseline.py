@@ -231,7 +231,7 @@ def _left_out_notes(reasons: Sequence[str]) -> list[str]:
     if not reasons:
         return []
     runs = counted(len(reasons), "run")
-    return [f"{runs} of the history left out, as the metric was another one ({reasons[-1]})"]
+    return [f"{runs} of the history left out, because the metric was another one ({reasons[-1]})"]
 
 
 def _unsteady_notes(name: str, runs: Sequence[Run]) -> list[str]:

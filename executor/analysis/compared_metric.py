@@ -153,7 +153,7 @@ class Incomparable:
     def note(self) -> str:
         if not self.differs:
             return f"not comparable: {self.why}"
-        return f"not comparable, as it is not the same on both sides: {self.why}"
+        return f"not comparable, because it is not the same on both sides: {self.why}"
 
     def as_table(self) -> dict[str, Any]:
         """Return all fields as JSON values, with the keys of a comparison."""

@@ -227,7 +227,7 @@ def _scale_notes(*, relative: bool) -> tuple[str, ...]:
     if relative:
         return ()
     return (
-        "not all of its values are positive: the change is in its units, as a share of them means nothing",
+        "not all of its values are positive, so the change is in its units, because a share of them means nothing",
     )
 
 

@@ -113,7 +113,7 @@ def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
     if are_blocks(a, b):
         blocks = [{run.block for run in side} for side in (a, b)]
         both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
-        left_out = f"; {all_ - both} left out, as a run failed" if both < all_ else ""
+        left_out = f"; {all_ - both} left out, because a run failed" if both < all_ else ""
         return (f"compared within {counted(both, 'block')} of one run of each{left_out}",)
     times = [[run.started for run in side] for side in (a, b)]
     if 2 <= min(len(a), len(b)) < FEWEST and one_after_the_other(*times):
@@ -218,7 +218,7 @@ def _value_notes(
             f"only {len(with_it[0])} of {len(sides[0])} runs of A and {len(with_it[1])} of {len(sides[1])} of B have it"
         )
     if first.ranks > 1 and (first.metric is None or first.metric.over_ranks.value == "each"):
-        notes.append(f"its {first.ranks} ranks are taken as their mean, as over_ranks names nothing else")
+        notes.append(f"its {first.ranks} ranks are averaged, because over_ranks names nothing else")
     return notes
 
 

@@ -257,7 +257,7 @@ def _to_tensorboard(record: JobRecord, folder: Path | None, *, json_: bool) -> N
         raise UsageError("the folder is not named; give --dir DIR")
     place = str(export_to_tensorboard(job_facts(record), folder))
     print_result({"folder": place}, place, json_=json_)
-    say(f"{record.job_id} is there; look at it: tensorboard --logdir {folder}")
+    say(f"{record.job_id} is exported; show it: tensorboard --logdir {folder}")
 
 
 _TARGETS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {

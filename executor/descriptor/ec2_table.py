@@ -116,13 +116,13 @@ _REFUSED: tuple[tuple[Callable[[dict[str, Any]], bool], str, str], ...] = (
     ),
     (
         lambda request: read_market(request) == CAPACITY_BLOCK and not read_reservation(request),
-        "asks for machines of a capacity block, and does not name the block (CapacityReservationSpecification)",
+        "asks for machines of a capacity block, but does not name the block (CapacityReservationSpecification)",
         "write CapacityReservationSpecification = { CapacityReservationTarget = "
         '{ CapacityReservationId = "cr-…" } }',
     ),
     (
         lambda request: request.get("DisableApiTermination") is True,
-        "forbids to terminate the machines (DisableApiTermination), so that `bai cancel --now` and `bai reap` could not",
+        "keeps `bai cancel --now` and `bai reap` from terminating the machines (DisableApiTermination)",
         "leave it out",
     ),
 )

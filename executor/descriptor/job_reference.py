@@ -68,7 +68,7 @@ def artifact_mistake(text: str) -> Mistake | None:
     if (mistake := _name_mistake(text, reference, fix=_ARTIFACT)) is not None:
         return mistake
     if reference.artifact is None:
-        return f"{shown(text)} names a job and none of its artifacts", _ARTIFACT
+        return f"{shown(text)} names a job, but none of its artifacts", _ARTIFACT
     parts = reference.artifact.removesuffix("/").split("/")
     if not reference.artifact.isprintable():
         return f"{shown(text)} has a character that cannot be printed", "rename it"
@@ -90,7 +90,7 @@ def job_mistake(text: str) -> Mistake | None:
     if reference.artifact is not None:
         is_usable = reference.label is not None or is_job_id(reference.job.removeprefix(f"{_NEWEST}:"))
         return (
-            f"{shown(text)} names an artifact, and the job's checkpoint is meant",
+            f"{shown(text)} names an artifact, but the key needs a job",
             f'write "{_MARK}{reference.job}"' if is_usable else _JOB,
         )
     return None

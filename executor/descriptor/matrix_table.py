@@ -61,7 +61,7 @@ def matrix(table: Raw) -> Iterator[RawFinding]:
     jobs = prod(counts) * (rounds if type(rounds) is int else 1)
     if jobs > MOST_JOBS:
         yield error(
-            (_TABLE,), f"makes {jobs:,} jobs, and a group has at most {MOST_JOBS}", "remove some values"
+            (_TABLE,), f"makes {jobs:,} jobs, but a group has at most {MOST_JOBS}", "remove some values"
         )
 
 
@@ -88,7 +88,7 @@ def _key_mistakes(where: Where, key: str, paths: dict[KeyPath, str]) -> Iterator
     if path == ("info", "execution_engine"):
         yield error(
             where,
-            "differs from job to job, and all jobs of a group run at one place",
+            "differs from job to job, but all jobs of a group run at one place",
             "remove it; --on names the place",
         )
     if rest or path[0] == _TABLE:
@@ -106,7 +106,7 @@ def _value_mistakes(where: Where, values: Any) -> Iterator[RawFinding]:
         return
     for index, value in enumerate(values):
         if not isinstance(value, _VALUES):
-            yield error((*where, index), "is a date or a time, which no key takes", "write a text")
+            yield error((*where, index), "is a date or a time, which no key accepts", "write a text")
         elif any(type(value) is type(other) and value == other for other in values[:index]):
             yield error(
                 (*where, index), "stands in the list twice", "remove it; rounds = 2 runs all of them twice"

@@ -130,7 +130,7 @@ def _step_in(node: Any, step: str | int | ItemName, place: Place) -> str | int:
 def _key_in(node: Any, key: str, place: Place) -> str:
     if isinstance(node, list):
         raise _OverrideError(
-            f"{key_text(place)} is a list, and no item of it is named",
+            f"{key_text(place)} is a list, but no item of it is named",
             f"write {key_text(place)}[0] for the first one" + _named_items(node, place),
         )
     if not isinstance(node, dict):

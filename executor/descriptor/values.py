@@ -65,7 +65,7 @@ def _checked_range(most: int, least: int | None) -> NodeRange:
         raise wrong(f"must be at least 1, not the number {lowest}", _RANGE_FIX)
     if most > LAUNCH_LIMIT:
         raise wrong(
-            f"{most:,} machines are more than one launch starts, and a job is one launch",
+            f"{most:,} machines are more than one launch can start, but each job is one launch",
             f"write at most {LAUNCH_LIMIT}, or make several jobs of it",
         )
     if least is not None and least > most:
@@ -191,7 +191,7 @@ def _git_address(text: str) -> Mistake | None:
     if "@" in parts.netloc or parts.query or parts.fragment:
         # The address is not repeated, because the whole address may be a secret.
         return (
-            "has a user, a token or parameters, and the address is kept with the job",
+            "has a user, a token or parameters, but the address is saved with the job",
             f"{example}, without them",
         )
     return None if has_host and parts.path.strip("/") else (f"{shown(text)} names no repository", example)

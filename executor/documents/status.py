@@ -216,7 +216,7 @@ def _numbers(view: StatusView) -> Iterator[Block]:
     yield last_values_table(view.job, view.values)
     if view.result is not None and view.values:
         more = view.command("metrics", view.status.job_id)
-        yield Paragraph(f"the last values: there are too many for a glance; all: {more}", "soft")
+        yield Paragraph(f"the last values are too many to show here; all: {more}", "soft")
 
 
 def generation_sentence(generation: GenerationStatus) -> str:

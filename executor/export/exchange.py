@@ -125,7 +125,7 @@ def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[Headlin
     ((direction, every),) = taken.items()
     notes = [f"tool: {_TOOLS[direction]}"]
     if left := _names(each for each in headlines if each.better is None):
-        notes.append(f"left out, as they have no better: {left}")
+        notes.append(f"left out, because they have no better: {left}")
     return every, notes
 
 

@@ -247,7 +247,7 @@ def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
     has a checksum or is to be unpacked. files: number of artifacts in the folder."""
     if files > _MOST_FILES:
         raise UsageError(
-            f"the job {record.job_id} has {files:,} artifacts there, and a source has at most {_MOST_FILES:,}; "
+            f"the job {record.job_id} has {files:,} artifacts there, but a source has at most {_MOST_FILES:,}; "
             "put them into an archive, and use unpack"
         )
     if source.md5 or source.sha256 or source.unpack is not Unpack.NO:
@@ -360,7 +360,7 @@ def _newest_checkpoint(record: JobRecord) -> CheckpointOrigin:
     job = record.job()
     checkpoint, attempt = job.checkpoint, job.job.attempt
     if checkpoint is None:
-        raise UsageError(f"the job {job_id} has no [checkpoint], so none was kept")
+        raise UsageError(f"the job {job_id} has no [checkpoint], so no checkpoint was saved")
     if checkpoint.shared:
         raise UsageError(
             f"the job {job_id} has its checkpoints in the shared folder {checkpoint.path}, and none in its record; read them there"

@@ -123,7 +123,7 @@ def extract_again(
         raise UsageError(f"{record.job_id}: {error}") from error
     nodes = searched_nodes(record)
     if not nodes:
-        raise UsageError(f"{record.job_id} has kept no log: its benchmark printed nothing, or never ran")
+        raise UsageError(f"{record.job_id} has no log, because its benchmark printed nothing or never ran")
     number = _claim(nodes[0], job_toml(job).encode())
     for node in nodes:
         _warn_of_missing_log(node, on_progress)

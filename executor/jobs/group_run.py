@@ -270,7 +270,7 @@ class GroupRun:
         bound, hourly = notice.cost(), notice.hourly()
         if needs_cost and bound is None:
             raise UsageError(
-                "max_cost is set, and the cost of the job is not known; write the price of an hour under [prices] in the configuration"
+                "max_cost is set, but the cost of the job is not known; write the price of an hour under [prices] in the configuration"
             )
         before = self._state.started.get(job.job_id)
         if before is None:

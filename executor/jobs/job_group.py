@@ -50,7 +50,7 @@ class GroupNamedError(UsageError):
 
     def __init__(self, group: GroupRecord) -> None:
         super().__init__(
-            f"{group.group_id} is a group of jobs, and this command takes one job; `bai status {group.group_id}` lists its jobs"
+            f"{group.group_id} is a group of jobs, but this command takes one job; `bai status {group.group_id}` lists its jobs"
         )
         self.group = group
 

@@ -144,7 +144,7 @@ def from_checkpoint(record: JobRecord) -> Sequence[Override]:
     job = record.job()
     if job.checkpoint is None:
         raise UsageError(
-            f"--resume {record.job_id}: the job has no [checkpoint], so none was kept; --like {record.job_id} runs it from the beginning"
+            f"--resume {record.job_id}: the job has no [checkpoint], so no checkpoint was saved; --like {record.job_id} runs it from the beginning"
         )
     values = [f"{CHECKPOINT_KEY}=job:{record.job_id}"]
     if job.strategy.is_supervised:  # The original descriptor need not contain a `[checkpoint]` table.

@@ -146,7 +146,7 @@ def cost_sentence(report: Report) -> str:
     sentence = f"{share(min(wall, total), total)} of the time was the benchmark itself."
     costs = cost_of(report)
     if costs is not None and report.hourly is not None:
-        word = " at most, as it ran on spot capacity" if report.spot else ""
+        word = " at most, because the job ran on spot capacity" if report.spot else ""
         sentence += (
             f" {sum(costs.values()):,.4f} USD for {report.nodes} × {report.instance_type} at {report.hourly:,.4f} USD an hour, "
             f"from the configuration{word}; volumes and traffic are not in it."

@@ -168,7 +168,7 @@ def _watch(
         if interrupts.count and not job_view.cancelling:
             job_view.cancelling = True
             record.cancel(by="bai run")
-            view.notice("cancelling; press Ctrl-C again to leave it to itself")
+            view.notice("cancelling; press Ctrl-C again to stop waiting")
         if sentence := watcher.observe(news=_is_any(news), cancelling=job_view.cancelling):
             view.notice(sentence)
         if not news.more or time.monotonic() - burst > _BURST:

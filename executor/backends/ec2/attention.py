@@ -52,9 +52,9 @@ def look_sentence(look: Look, what: str) -> str:
     """Return a sentence that says which process checks `what`, how often, and how long ago its last check
     was."""
     if look.kind is Looker.WATCHER:
-        return f"{_NAMES[look.kind]} looks at {what} each minute, and looked {span(look.age)} ago"
-    every = f"each {format_duration(look.every)}" if look.every else "from time to time"
-    return f"{_NAMES[look.kind]} looks at {what} {every}, {span(look.age)} ago the last time"
+        return f"{_NAMES[look.kind]} checks {what} every minute, most recently {span(look.age)} ago"
+    every = f"every {format_duration(look.every)}" if look.every else "from time to time"
+    return f"{_NAMES[look.kind]} checks {what} {every}, most recently {span(look.age)} ago"
 
 
 def _hourly(kinds: Sequence[str], region: object, settings: Settings) -> float | None:
@@ -78,4 +78,4 @@ def _nobody(record: JobRecord, settings: Settings) -> str:
     hourly = _hourly(kinds, launch.get("region"), settings)
     cost = f", at about {hourly:,.4f} USD an hour" if hourly is not None else ""
     lost = ", and no machine is launched in place of a lost one" if record.job().is_elastic else ""
-    return f"nothing checks it until you do: a machine that hangs, or never boots, stays on{cost}{lost}"
+    return f"nothing checks the job until you do, so a machine that hangs or never boots stays on{cost}{lost}"

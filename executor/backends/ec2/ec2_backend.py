@@ -160,7 +160,7 @@ class Ec2Backend:
         if nodes > there and not launched:
             raise UsageError(
                 f"{record.job_id} has {counted(there, 'node')} whose machines were launched by hand, and no machine is launched for such a "
-                "job; `bai scale` can only make it smaller"
+                "job; `bai scale` can only remove nodes"
             )
         request_scale(record, nodes)
         said = f"scaling to {counted(nodes, 'node')}"

@@ -73,7 +73,7 @@ _LAST_WORDS = {
     "no-settings": "the machine found no settings in its user data",
     "no-python": "the AMI has no Python 3.10 or newer, and none could be installed; use another AMI or init_commands",
     "no-metadata": "the instance metadata service did not answer",
-    "fetch-failed": "the agent could not be fetched: S3 cannot be reached from its subnet; `bai doctor` looks at the routes",
+    "fetch-failed": "the agent could not be fetched: S3 cannot be reached from its subnet; `bai doctor` checks the routes",
     "fetch-denied": "S3 refused the agent's bundle: check the role of the instance profile (s3:GetObject on agent/*)",
     "fetch-missing": "the agent's bundle is not in the bucket; `bai bundle --upload` puts it there",
     "fetch-corrupt": "the agent's bundle differs from the submitted one; `bai bundle --upload` renews it",
@@ -83,7 +83,7 @@ _LAST_WORDS = {
     "bad-descriptor": "its agent refused the job descriptor",
     "boot-hung": "the boot hung before the agent could be started",
     "too-many-boots": "the machine rebooted too often",
-    "agent-crashed": "the agent crashed again and again",
+    "agent-crashed": "the agent crashed repeatedly",
     "deadline": "the machine was still up at its deadline, and powered itself off",
 }
 """First word after BAI-END on a machine's console → sentence for the user."""
@@ -183,7 +183,7 @@ class _GoneMachine:
         if machine.reason_code not in _BY_SOMEBODY or self.console.end not in (None, "terminated"):
             return None
         if self.expires is not None and machine.ended is not None and machine.ended > self.expires:
-            sentence = f"{machine.id} hung: it was still there after its time was up and was terminated."
+            sentence = f"{machine.id} hung: the machine was still on after its deadline, and was terminated."
             return Outcome.LOST, sentence + self.last_step
         if not self.reported and self.boot_limit is not None and self._lived > self.boot_limit:
             when = f"{format_duration(self._lived)} after its launch"

@@ -201,7 +201,7 @@ def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], st
     for index, mount in enumerate(descriptor.mounts):
         if os.geteuid() != 0:
             fix = "run it as root, or with --on ec2"
-            yield ("mounts", index), "only root may mount, and you are not root here", fix
+            yield ("mounts", index), "only root may mount, but you are not root here", fix
         elif not mount.type.is_installed():
             problem = f"there is no {mount.type.program} here"
             yield ("mounts", index, "type"), problem, f"install the package {mount.type.package}"

@@ -30,7 +30,7 @@ _AS_SCRIPT = "write it in several lines, between three quotes ''', to have /bin/
 _SHELL_SYNTAX = (
     (re.compile(r"(?:^|\s)(&&|\|\|?|;)(?=\s|$)"), "{}", _AS_SCRIPT),
     (re.compile(r"\S(;)(?=\s|$)"), "{}", _AS_SCRIPT),
-    (re.compile(r"(&)\s*$"), "{} at its end", "remove it: the benchmark is the process that is waited for"),
+    (re.compile(r"(&)\s*$"), "{} at its end", "remove it, because bai waits for the benchmark"),
     (re.compile(r"(?:^|\s)(\d?>>?(?:&\d)?|&>>?|<)"), "{}", _AS_SCRIPT),
     (re.compile(r"(`)"), "a command between backquotes", _AS_SCRIPT),
     (re.compile(r"(?:^|[\s=:])(~)(?=/|\s|$)"), "{}", "write $(HOME) in its place"),
@@ -58,7 +58,7 @@ def command_given(table: Raw) -> Iterator[RawFinding]:
     if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
         return
     if written_engine(table) in OUR_ENGINES:
-        problem = "is empty" if "benchmark_code" in ml else "is missing: there is nothing to run"
+        problem = "is empty" if "benchmark_code" in ml else "is missing, so there is nothing to run"
         fix = 'write [ml] benchmark_code = "python3 train.py", the command of the benchmark'
         yield error(_CODE, problem, fix)
 
@@ -133,7 +133,7 @@ def references(table: Raw) -> Iterator[RawFinding]:
         text = text_at(at(table, "ml"), key)
         for name in dict.fromkeys(_REFERENCE.findall("" if is_script(text) else text)):
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (name.islower() and name not in known):
-                problem = f"$({name}) runs no command: it means the value of an environment variable"
+                problem = f"$({name}) runs no command, but stands for the value of an environment variable"
                 fix = f"{_AS_SCRIPT}; a variable of this name is set under [env.vars]"
                 yield warning(("ml", key), problem, fix)
             elif name not in known and not provided.fullmatch(name):

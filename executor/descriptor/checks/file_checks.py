@@ -46,14 +46,14 @@ def script_table(table: Raw, folder: Path) -> Iterator[RawFinding]:
         fix = "name an archive, or a folder with path"
         yield error((*place, "script"), f"{folder / archive} is not a file", fix)
     elif requirements and not named:
-        problem = "is missing: it names the folder of the requirements"
+        problem = "is missing, but the requirements are in the scripts' folder"
         yield error((*place, "path"), problem, 'add path = "."')
     for key in ("ref", "folder"):
         if key in script and "git" not in named:
             yield error(
                 (*place, key),
-                "is for a repository, and git is missing",
-                "add its address as git, or remove it",
+                "is for a repository, but git is missing",
+                "add the repository's address as git, or remove the key",
             )
 
 
@@ -64,7 +64,7 @@ def _script_folder(path: str, folder: Path, requirements: str) -> Iterator[RawFi
         fix = "name the folder with the scripts, relative to this file"
         yield error((*place, "path"), f"{scripts} {what}", fix)
     elif requirements and not _is_file(scripts / requirements):
-        fix = "name it relative to the folder in path"
+        fix = "write the file's path relative to the folder in path"
         yield error((*place, "requirements"), f"{scripts / requirements} is not a file", fix)
 
 
@@ -165,12 +165,12 @@ def _missing(
     file = scripts.file(name)
     if file is None and is_prepared:
         problem = f"{name} is not in {scripts.folder} yet"
-        yield warning(where, problem, "[repeat] prepare has to make it; else correct the command")
+        yield warning(where, problem, "[repeat] prepare must make the file; otherwise correct the command")
     elif file is None:
         yield error(where, f"{name} is not in {scripts.path}", scripts.advice)
     elif place == 0 and _is_file(file) and not _can_be_run(file):
         fix = "begin it with #!/bin/sh or the like, or put its interpreter before it"
-        yield error(where, f"{file} has no #! line, so that its interpreter is unknown", fix)
+        yield error(where, f"{file} has no #! line, so its interpreter is unknown", fix)
 
 
 def _left_behind(

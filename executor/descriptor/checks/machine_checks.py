@@ -58,10 +58,10 @@ def distributed_table(table: Raw) -> Iterator[RawFinding]:
     yield from _processes(strategy, distributed.get("processes_per_instance"))
     for key, users in _OF_STRATEGIES.items():
         if key in distributed and strategy not in users:
-            problem = f"is for {' or '.join(users)}, and the strategy is {strategy}"
+            problem = f"is for {' or '.join(users)}, but the strategy is {strategy}"
             yield warning((*place, key), problem, "remove it")
     if text_at(distributed, "launch") == "user" and "mpirun_options" in distributed:
-        problem = 'is for an mpirun that is started here, and launch = "user" leaves that to the command'
+        problem = 'is for the mpirun that bai starts, but with launch = "user" the command starts mpirun'
         yield warning((*place, "mpirun_options"), problem, "remove it")
 
 
@@ -91,7 +91,7 @@ def elastic(table: Raw) -> Iterator[RawFinding]:
     elif _is_replaced(table):
         yield from _of_one_machine(table)
     elif "elastic" in table and (machines is not None or _MACHINES[-1] not in at(table, *_MACHINES[:-1])):
-        problem = "is for a range of machines, and hardware.distributed.num_instances is " + (
+        problem = "is for a range of machines, but hardware.distributed.num_instances is " + (
             f"{machines}" if machines is not None else "missing"
         )
         yield error(("elastic",), problem, 'write num_instances = "2:4", or remove the table')
@@ -106,16 +106,14 @@ def adaptdl(table: Raw) -> Iterator[RawFinding]:
     if machines is None or machines.least is None:
         is_missing = _MACHINES[-1] not in at(table, *_MACHINES[:-1])
         if is_missing or machines is not None:
-            problem = f"is {'missing' if is_missing else machines}, and adaptdl runs on a range of machines"
+            problem = f"is {'missing' if is_missing else machines}, but adaptdl runs on a range of machines"
             many = machines.most if machines is not None else 4
             yield error(_MACHINES, problem, f'write num_instances = "1:{many}"')
         if "repeat" in table:
             problem = "is not for adaptdl: its runs would not have the same number of machines"
             yield error(("repeat",), problem, "remove it")
     if at(table, "checkpoint").get("shared") is True:
-        problem = (
-            "is not for adaptdl, which reads and writes one folder: each generation would have another one"
-        )
+        problem = "is not for adaptdl, which reads and writes one folder, because each generation would get another folder"
         yield error(("checkpoint", "shared"), problem, "remove it: the folder is copied to all machines")
 
 
@@ -173,12 +171,12 @@ def _shared_folder(table: Raw) -> Iterator[RawFinding]:
     checkpoint, machines = at(table, "checkpoint"), node_range(table)
     if checkpoint.get("shared") is True or machines is None or machines.most == 1:
         return
-    path, own = text_at(checkpoint, "path"), "name a folder that each node has for itself"
+    path, own = text_at(checkpoint, "path"), "name a folder on each node's own disk"
     fix = own if written_strategy(table) == "adaptdl" else f"add shared = true, or {own}"
     for _, mount in items(table, "mounts"):
         target = text_at(mount, "target")
         if target and f"{path}/".startswith(f"{target}/"):
-            problem = f"is on the file system at {target}, which all nodes share, and each would restore the same files there"
+            problem = f"is on the file system at {target}, which all nodes share, so each node would restore the same files there"
             yield warning(("checkpoint", "path"), problem, fix)
 
 
@@ -213,7 +211,7 @@ def server(table: Raw) -> Iterator[RawFinding]:
         return
     if not at(table, "server"):
         fix = "describe the server under [server] and [server.env]"
-        yield error(("server",), "is missing, and the strategy is inference", fix)
+        yield error(("server",), "is missing, but the strategy is inference", fix)
         return
     yield from _machines(table)
     yield from _network(table)
@@ -222,7 +220,7 @@ def server(table: Raw) -> Iterator[RawFinding]:
     yield from _same_names(table)
     for where, model in items(table, "server", "models"):
         if refers_to_job(text_at(model, "src")):
-            problem = "is an artifact of another job, and only [[data.sources]] can be that"
+            problem = "is an artifact of another job, but only [[data.sources]] can name artifacts"
             yield error((*where, "src"), problem, "write its address, for example s3://bucket/key")
     if "role" in at(table, "info", "labels"):
         problem = "is the label by which metrics of the server and its client are told apart"
@@ -233,7 +231,7 @@ def _network(table: Raw) -> Iterator[RawFinding]:
     """Check that no key of `[aws.ec2]` requests anything that needs machines of a single type."""
     ec2 = at(table, "aws", "ec2")
     if "efa" in ec2:
-        problem = "writes the network interfaces of one type, and a server and its client may have two"
+        problem = "writes the network interfaces of one type, but a server and its client can have two types"
         yield error(("aws", "ec2", "efa"), problem, "remove it")
 
 

@@ -96,7 +96,7 @@ def _of_json(where: Where, metric: Raw, options: Mapping[str, str]) -> Iterator[
         yield error((*where, "json"), "is given in addition to pattern", "keep one of the two")
     if text_at(metric, "number") not in ("", "plain"):
         fix = "remove number; a text is not a number, however it is written"
-        yield error((*where, "number"), "has no meaning with json: JSON's numbers have one form", fix)
+        yield error((*where, "number"), "has no meaning with json, because JSON's numbers have one form", fix)
     paths = metric.get("json_labels")
     for index, path in enumerate(paths if isinstance(paths, list) else ()):
         name = _last_key(path)
@@ -130,7 +130,7 @@ def metric_units(table: Raw) -> Iterator[RawFinding]:
         units = text_at(metric, "units")
         if "units" not in metric and "of_run" not in metric:
             fix = 'add the units, such as units = "ms"; units = "" means none'
-            yield warning((*where, "units"), "is missing: the meaning of the numbers is unknown", fix)
+            yield warning((*where, "units"), "is missing, so the meaning of the numbers is unknown", fix)
         elif (first := split_unit(units)) is not None:
             problem = f'"{units}" is not a unit: values in "{first}" would not be converted'
             yield error((*where, "units"), problem, f'write units = "{first}" if it is that')
@@ -327,7 +327,7 @@ def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, s
         return f'the pattern takes only "{taken}" of "{whole}"; the whole number counts', (
             r"write the number as ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
         )
-    return f'the pattern takes "{taken}" where "{whole}" stands', number_advice(taken, whole)
+    return f'the pattern takes "{taken}", but the line has "{whole}"', number_advice(taken, whole)
 
 
 def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
@@ -342,7 +342,7 @@ def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
     if path is not None:
         if other is not None:
             fix = "let json lead to the number alone; a number in quotes is a text"
-            return f'{path} leads to "{other}" in it, which is not a finite number', fix
+            return f'{path} leads to "{other}" in the example, which is not a finite number', fix
         fix = "correct json, or the line as it is really printed; all of it must be one JSON object"
         return f"'{shown}' is not a JSON object with {path}", fix
     if other is None:
@@ -351,7 +351,7 @@ def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
     if not other:
         fix = "name the group that always does: (?P<value>…)"
         return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
-    return f"the pattern '{pattern}' takes \"{other}\" from it, which is not a finite number", _NUMBER_ALONE
+    return (f"the pattern '{pattern}' takes \"{other}\" from it, which is not a finite number", _NUMBER_ALONE)
 
 
 def _cut(line: str) -> str:

@@ -62,7 +62,7 @@ def _ray(table: Raw) -> Iterator[RawFinding]:
     if written_strategy(table) != "ray" or "distributed" not in at(table, "hardware"):
         return
     if nodes is None or nodes.most > 1:
-        problem = "is not for ray on several machines: the others belong to one start of Ray, and each run would need another one"
+        problem = "is not for ray on several machines, because the other machines join Ray only once"
         yield error(("repeat",), problem, "remove it, or write num_instances = 1")
 
 
@@ -88,8 +88,8 @@ def _steps(where: Where, table: Raw) -> Iterator[RawFinding]:
 def _step(where: Where, text: str) -> Iterator[RawFinding]:
     if is_script(text):
         if text.lstrip().startswith("#!"):
-            fix = "leave that line out, as /bin/sh runs several lines, or name a file of [ml.script]"
-            yield error(where, "starts with #!, and is not a file of its own", fix)
+            fix = "leave that line out, because /bin/sh runs scripts of several lines, or name a file of [ml.script]"
+            yield error(where, "starts with #!, but is not a file of its own", fix)
         return
     try:
         words = shlex.split(text)

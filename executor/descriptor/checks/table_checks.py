@@ -115,7 +115,7 @@ def _container(table: Raw) -> Iterator[RawFinding]:
         return
     strategy = written_strategy(table)
     if strategy not in CONTAINER_STRATEGIES:
-        problem = f"is for {', '.join(CONTAINER_STRATEGIES)}, and the strategy is {strategy}"
+        problem = f"is for {', '.join(CONTAINER_STRATEGIES)}, but the strategy is {strategy}"
         yield error(("env", "container"), problem, "remove it, or use one of these strategies")
     own = "the image has its own Python and packages"
     if text_at(env, "python"):
@@ -140,7 +140,7 @@ def _image(table: Raw) -> Iterator[RawFinding]:
     if env.get("container"):
         return
     if engine in ("default", "local") and image and not _IMAGE.fullmatch(image):
-        problem = "no container is started for it: the benchmark runs with this machine's own software"
+        problem = "no container is started for it, so the benchmark runs with this machine's own software"
         fix = "install what it needs; or write the image as [env] container"
         yield warning(("env", "docker_image"), problem, fix)
 
@@ -160,7 +160,7 @@ def _market(table: Raw) -> Iterator[RawFinding]:
     if ec2.get("on_demand_after_spot") is True and market != "spot":
         yield error(
             ("aws", "ec2", "on_demand_after_spot"),
-            f"is for machines on spot, and these are {_MARKETS.get(market, f'on the market {market}')}",
+            f"is for machines on spot, but these are {_MARKETS.get(market, f'on the market {market}')}",
             "add spot = true, or remove it",
         )
 
@@ -169,7 +169,7 @@ def _network(table: Raw) -> Iterator[RawFinding]:
     ec2 = at(table, "aws", "ec2")
     if "efa" in ec2 and at(ec2, "run_instances").get("NetworkInterfaces"):
         problem = (
-            "writes the network interfaces of the type, and run_instances has NetworkInterfaces of its own"
+            "writes the network interfaces of the type, but run_instances has NetworkInterfaces of its own"
         )
         yield error(("aws", "ec2", "efa"), problem, "remove one of them")
 
@@ -217,7 +217,7 @@ def _prometheus(table: Raw) -> Iterator[RawFinding]:
     prometheus = at(table, "prometheus")
     for key in ("username", "delete_on_end"):
         if prometheus.get(key) and "pushgateway" not in prometheus:
-            yield warning(("prometheus", key), "is for a Pushgateway, and none is named", "remove it")
+            yield warning(("prometheus", key), "is for a Pushgateway, but none is named", "remove it")
 
 
 _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (

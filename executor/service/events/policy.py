@@ -51,7 +51,7 @@ _NOT_YOURS: Mapping[Where, str] = {
     ("aws", "ec2", "keep_on_failure"): _CONFIGURED,
     ("aws", "ec2", "keep_after"): _CONFIGURED,
     ("mounts",): "names file systems that the machines reach with the service's rights",
-    ("matrix",): "makes a group of jobs, and a request is one job; send a request for each combination",
+    ("matrix",): "makes a group of jobs, but a request is one job; send a request for each combination",
     **{(sink,): _CONFIGURED for sink in sorted(SINKS)},
     ("store",): _CONFIGURED,
     ("end",): _CONFIGURED,

@@ -163,7 +163,7 @@ def _scripts_problems(contents: Mapping[str, Any], pulls: Pulls) -> list[str]:
     if at(ml, "script").get("script") is not None:
         return ["ml.script.script: no scripts came with the request; submit them along with --script"]
     return [
-        f"ml.{key}: $(BAI_SCRIPTS_PATH) is used, and no scripts came with the request; submit them along with --script"
+        f"ml.{key}: $(BAI_SCRIPTS_PATH) is used, but no scripts came with the request; submit them along with --script"
         for key in ("benchmark_code", "args")
         if "$(BAI_SCRIPTS_PATH)" in text_at(ml, key)
     ]

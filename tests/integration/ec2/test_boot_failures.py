@@ -131,7 +131,7 @@ def test_a_machine_whose_console_cannot_be_read_is_not_terminated(
 
     assert (found["status"], record.result(), cli.state(machine)) == ("PENDING", None, "running")
     assert "its console cannot be read now (" in found["machine"]
-    assert "is asked for again" in found["machine"]
+    assert "will be read again" in found["machine"]
     assert "bai cancel digits-1 --now" in found["machine"]
 
 

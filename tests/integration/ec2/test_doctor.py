@@ -140,12 +140,12 @@ def test_doctor_says_who_checks_jobs_and_when_it_was_last_done(healthy: Ec2Cli) 
 
     assert nobody.sentence.startswith("nothing checks unattended jobs")
     assert "bai setup --watcher" in nobody.todo
-    assert reaped.sentence.startswith("`bai reap` looks at all jobs each 1m, ")
+    assert reaped.sentence.startswith("`bai reap` checks all jobs every 1m, ")
     assert watched.sentence.startswith(
-        "the watcher in the account looks at all jobs each minute, and looked "
+        "the watcher in the account checks all jobs every minute, most recently "
     )
     assert late.health is Health.WARNING
-    assert late.sentence.startswith("the watcher in the account looked 5m")
+    assert late.sentence.startswith("the watcher in the account last checked the jobs 5m")
     assert "/aws/lambda/bai-watcher;" in late.todo
 
 

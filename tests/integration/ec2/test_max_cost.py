@@ -32,7 +32,7 @@ def test_a_job_that_may_cost_more_than_max_cost_is_not_launched(
 
     said = " ".join(refused.stderr.split())
     assert refused.code == 2
-    assert "limits.max_cost allows 2.00 USD, and the job may cost 2." in said
+    assert "limits.max_cost allows 2.00 USD, but the job can cost 2." in said
     assert "volumes and monitoring at most" in said
     assert moto_aws.calls("RunInstances") == []
 

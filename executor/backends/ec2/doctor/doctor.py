@@ -94,7 +94,7 @@ def _look_finding(settings: Settings) -> HealthFinding:
 
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
-    said = f"the watcher in the account looked {span(look.age)} ago the last time"
+    said = f"the watcher in the account last checked the jobs {span(look.age)} ago"
     # `bai setup` gives the role of the instances and the watcher's Lambda function names with the same
     # prefix.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
@@ -137,7 +137,7 @@ def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
             configuration=True,
         )
     name = settings.instance_profile.rpartition("/")[2]
-    denied = f"{name}: these credentials may not look at it (iam:GetInstanceProfile)"
+    denied = f"{name}: these credentials may not read it (iam:GetInstanceProfile)"
     return guarded("profile", lambda: _role(name, aws), denied=denied)
 
 
@@ -215,11 +215,11 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
         host, _, port = broker.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_BROKER_TIMEOUT_S):
-                said = f"{broker} answers here; only the instances can tell whether it also answers there"
+                said = f"{broker} answers this machine; whether it also answers the instances is unknown"
                 yield passed("kafka", said)
         except OSError as error:
             said = f"{broker} does not answer from here ({error.strerror or error})"
-            yield warned("kafka", said, "that may be right if it is in the instances' VPC")
+            yield warned("kafka", said, "this is no problem if the broker is in the instances' VPC")
 
 
 _PROBE = "jobs/.doctor/probe.json"
@@ -246,7 +246,7 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
         # the configured region.
         yield failed(
             "bucket",
-            f"{bucket} lies in {there}, and the configured region is {aws.region}",
+            f"{bucket} lies in {there}, but the configured region is {aws.region}",
             f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
             "instances), or take a bucket of the region",
         )
@@ -261,7 +261,7 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
         )
     yield guarded("bucket list", lambda: _listable(s3, bucket))
     yield guarded("bucket write", lambda: _conditional(s3, bucket))
-    denied = "these credentials may not look at them (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)"
+    denied = "these credentials may not read them (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)"
     yield guarded("bucket versions", lambda: _versions(s3, bucket), denied=denied)
 
 
@@ -313,6 +313,6 @@ def _versions(s3: Any, bucket: str) -> HealthFinding:
         return passed("bucket versions", "kept, and a lifecycle rule removes old ones")
     return warned(
         "bucket versions",
-        "all are kept for ever and paid for, even of deleted objects: no lifecycle rule deletes them",
+        "all are kept and paid for, even those of deleted objects, because no lifecycle rule deletes them",
         f"add one with NoncurrentVersionExpiration: aws s3api put-bucket-lifecycle-configuration --bucket {bucket}",
     )

@@ -52,7 +52,7 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
     if denied:
         return failed(
             "group rights",
-            f"several machines need a security group of their own, and {', '.join(denied)} is not allowed",
+            f"several machines need a security group of their own, but {', '.join(denied)} is not allowed",
             "docs/iam.md has the policies; or configure `security_groups`",
         )
     untried = "" if earlier else "; the rights to change and delete it are unknown until a group exists"
@@ -78,7 +78,7 @@ def group_rules(
     )
     return warned(
         "group rules",
-        f"{names}: no rule lets all traffic of members {' and '.join(missing)}, and the machines of a job must reach each other",
+        f"{names}: no rule lets all traffic of members {' and '.join(missing)}, but the machines of a job must reach each other",
         todo,
     )
 

@@ -105,7 +105,7 @@ def request_findings(
 
 
 def _bundle(settings: Settings, architecture: str) -> HealthFinding:
-    todo = "`bai bundle --upload` builds it; so does the first submission"
+    todo = "`bai bundle --upload` or the first submission builds the bundle"
     check = f"agent {architecture}"
     try:
         built = build(architecture, cache=cache_folder(os.environ), download=False)

@@ -164,7 +164,7 @@ def _quotas(
 ) -> Iterator[HealthFinding]:
     """Yield a finding about each quota that the machines count against. wanted: types, each with a number of machines."""
     if market not in (ON_DEMAND, "spot"):
-        said = f"the machines of a {market} were paid for before, and are not compared with a quota"
+        said = f"the machines of a {market} were paid for in advance, so they are not compared with a quota"
         yield unknown("quota", said)
         return
     needs: dict[VcpuQuota, list[tuple[int, int]]] = {}
@@ -175,7 +175,7 @@ def _quotas(
         try:
             quota = vcpu_quota(aws, kind.name, spot=market == "spot")
         except BaiError as error:
-            denied = "these credentials may not look at quotas (servicequotas:ListServiceQuotas)"
+            denied = "these credentials may not read quotas (servicequotas:ListServiceQuotas)"
             yield unknown("quota", denied if is_denied(error) else str(error))
             return
         if quota is None:
@@ -215,7 +215,7 @@ def _placement(aws: AwsSession, placement: Mapping[str, Any], nodes: int) -> Ite
             groups = ec2.describe_placement_groups(**which)["PlacementGroups"]
         return _placement_group(groups, wanted, nodes, region=aws.region, name=name or "NAME")
 
-    denied = f"{wanted}: these credentials may not look at it (ec2:DescribePlacementGroups)"
+    denied = f"{wanted}: these credentials may not read it (ec2:DescribePlacementGroups)"
     yield guarded("placement", look, denied=denied)
 
 
@@ -254,7 +254,7 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
     takes = f"takes up to {most}" if most else "takes none"
     return failed(
         "efa",
-        f"{wanted} EFA interfaces are asked for, and {kind.name} {takes}",
+        f"{wanted} EFA interfaces are requested, but {kind.name} {takes}",
         "correct NetworkInterfaces in [aws.ec2.run_instances], or take another hardware.instance_type",
         configuration=True,
     )
@@ -283,5 +283,5 @@ def _addresses(
     todo = "name larger `subnets`"
     sentence = f"the job needs {needed:,} free addresses in one subnet, and {', '.join(small)}"
     if len(small) < len(free):
-        return warned("addresses", f"{sentence}; only the others are of use", todo)
+        return warned("addresses", f"{sentence}; only the other subnets can be used", todo)
     return failed("addresses", sentence, todo)

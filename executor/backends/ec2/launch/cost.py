@@ -188,10 +188,10 @@ def over_budget(cost: Cost, most: float | None) -> str | None:
     advice = "raise limits.max_cost (--max-cost), or write a shorter limits.max_runtime, fewer nodes or a smaller type"
     if cost.dollars is None:
         return (
-            f"limits.max_cost allows {most:,.2f} USD, and the cost of the job is not known ({cost.origin}); write the price of "
+            f"limits.max_cost allows {most:,.2f} USD, but the cost of the job is not known ({cost.origin}); write the price of "
             "an hour under [prices] in the configuration, or leave limits.max_cost out"
         )
-    return f"limits.max_cost allows {most:,.2f} USD, and the job may cost {cost.dollars:,.2f}: {cost.sentence()}; {advice}"
+    return f"limits.max_cost allows {most:,.2f} USD, but the job can cost {cost.dollars:,.2f}: {cost.sentence()}; {advice}"
 
 
 def hang_warning(cost: Cost) -> str:

@@ -186,7 +186,7 @@ def check_fit(image: Image, kind: InstanceType, *, key: str = "hardware.instance
     image."""
     if kind.architectures and image.architecture not in kind.architectures:
         raise UsageError(
-            f"the image {image.id} is for {image.architecture}, and {kind.name} is {' or '.join(kind.architectures)}; "
+            f"the image {image.id} is for {image.architecture}, but {kind.name} is {' or '.join(kind.architectures)}; "
             f"take another image or another {key}"
         )
 
@@ -214,7 +214,7 @@ def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
         if kind.gpus != 0:
             continue
         raise UsageError(
-            f'hardware.distributed.processes_per_instance: "gpus" is one process for each NVIDIA GPU, and {kind.name} has '
+            f'hardware.distributed.processes_per_instance: "gpus" is one process for each NVIDIA GPU, but {kind.name} has '
             "none; write how many processes each machine starts (--set hardware.distributed.processes_per_instance=1), or take another "
             + ("hardware.instance_type" if kind is first else "aws.ec2.instance_types")
         )

@@ -25,7 +25,7 @@ def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     for kind in others:
         if _efa_interfaces(kind) != wanted:
             raise UsageError(
-                f'aws.ec2.efa: {kind.name} and {first.name} have different network cards, and efa = "all" writes the interfaces '
+                f'aws.ec2.efa: {kind.name} and {first.name} have different network cards, but efa = "all" writes the interfaces '
                 "of one; keep types with the same cards in aws.ec2.instance_types"
             )
     return wanted

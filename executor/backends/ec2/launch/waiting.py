@@ -100,7 +100,7 @@ def no_capacity(
     capacity."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
     what = f"no zone has room for {type_names(file.candidates)}"
-    sentence = f"{what} ({tried})" if tried else "the last round of asking for room was cut short"
+    sentence = f"{what} ({tried})" if tried else "the last round of requests was cut short"
     codes = "\n".join(f"{each.subnet} {each.type} {each.market} {why.code}" for each, why in refusals)
     return CapacityWait(
         job_id=file.job_id,
@@ -121,7 +121,7 @@ def plan_sentence(wait: Wait) -> str:
         if first < longest
         else f"every {_rounded(first)}"
     )
-    return f"If no zone has room, all are asked again {often}, for {format_duration(whole)}"
+    return f"If no zone has room, all zones are asked again {often}, for {format_duration(whole)}"
 
 
 def _rounded(pause: timedelta) -> str:

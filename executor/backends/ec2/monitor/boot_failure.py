@@ -81,6 +81,6 @@ def unproven(observation: Observation) -> str | None:
         if each.state == "running" and _is_late(each, observation) and each.id in observation.unreadable:
             return (
                 f"{each.id} was launched {span(each.age or timedelta())} ago and has sent no heartbeat; its console cannot be "
-                f"read now ({observation.unreadable[each.id]}), and is asked for again"
+                f"read now ({observation.unreadable[each.id]}), and will be read again"
             )
     return None

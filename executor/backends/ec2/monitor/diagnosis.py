@@ -190,7 +190,7 @@ def _machine_unreachable(observation: Observation) -> Diagnosis | None:
         if min(silence, failing) > UNREACHABLE:
             sentence = (
                 f"{each.id} has sent no heartbeat for {span(silence)}, and EC2 has not reached it for {span(failing)}: "
-                "it hangs, or has lost its network; it is terminated."
+                "the machine hangs or has lost its network, and is terminated."
             )
             return ended(InferredOutcome(Outcome.LOST, sentence, rank=each.index), observation)
     return None
@@ -346,7 +346,7 @@ def _forgotten(observation: Observation) -> bool:
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
     # No outcome is inferred, because a result would prevent a repeated submission, and would break a
     # submission that is only slow.
-    advice = f"submit it again with --job-id {observation.job_id}, and it goes on"
+    advice = f"submit it again with --job-id {observation.job_id}, and the job continues"
     if observation.waiting is not None:
         what = f"{what} while the job waited for capacity ({observation.waiting})"
     elif observation.launch_age is not None and observation.launch_age > LAUNCH_WINDOW:

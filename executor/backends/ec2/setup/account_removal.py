@@ -33,7 +33,7 @@ def check_machines(setup: AccountSetup) -> None:
         names = ", ".join(f"{each.id} ({region}, job {each.job_id})" for region, each in living[:5])
         more = f" and {len(living) - 5} more" if len(living) > 5 else ""
         raise UsageError(
-            f"machines of jobs still live: {names}{more}; `bai cancel JOB --now` ends a job's, and `bai reap` those whose time is up"
+            f"machines of jobs are still on: {names}{more}; `bai cancel JOB --now` ends a job's, and `bai reap` those whose time is up"
         )
 
 

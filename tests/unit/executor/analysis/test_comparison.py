@@ -264,7 +264,7 @@ def test_arms_of_one_job_are_compared_within_their_blocks() -> None:
     # A block with a failed run is left out
     fewer = compare(a[1:], b)
     assert len(fewer.metrics[0].b) == 5
-    assert "1 left out, as a run failed" in fewer.notes[0]
+    assert "1 left out, because a run failed" in fewer.notes[0]
     assert "1 left out" in on_screen(fewer)
     # Runs of which no two were side by side tell nothing
     assert compare(a[:3], b[3:]).metrics[0].verdict is Verdict.UNKNOWN

@@ -266,5 +266,5 @@ def test_the_service_refuses_a_matrix_with_one_sentence() -> None:
     assert found.key == "matrix"
     assert (
         found.problem
-        == "makes a group of jobs, and a request is one job; send a request for each combination"
+        == "makes a group of jobs, but a request is one job; send a request for each combination"
     )

@@ -258,8 +258,8 @@ MISTAKES = [
             ("git = 'https://host/r'\npath = '.'", "git", "keep one of the two"),
             ("script = 's3://bucket'", "script", "s3://bucket/key"),
             ("script = 's3://bucket/folder/'", "script", "name an archive"),
-            ("ref = 'v1'", "ref", "add its address as git"),
-            ("folder = 'src'", "folder", "add its address as git"),
+            ("ref = 'v1'", "ref", "add the repository's address as git"),
+            ("folder = 'src'", "folder", "add the repository's address as git"),
         )
     ),
     *(
@@ -924,7 +924,7 @@ def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -
         ("train $HOME/data", "write $(HOME) in its place"),
         ("train ${SEED}", "write $(SEED) in its place"),
         ("train --seed $(date)", "write it in several lines, between three quotes"),
-        ("sleep 9 &", "remove it: the benchmark is the process that is waited for"),
+        ("sleep 9 &", "remove it, because bai waits for the benchmark"),
     ],
 )
 def test_shell_syntax_is_reported_with_an_alternative(tmp_path: Path, command: str, advice: str) -> None:
@@ -1260,15 +1260,15 @@ def test_overlapping_mounts_are_refused(tmp_path: Path, targets: tuple[str, str]
             "each_node",
             "2",
             "path = '/efs/run'",
-            "add shared = true, or name a folder that each node has for itself",
+            "add shared = true, or name a folder on each node's own disk",
         ),
         (
             "each_node",
             "'1:2'",
             "path = '/efs'",
-            "add shared = true, or name a folder that each node has for itself",
+            "add shared = true, or name a folder on each node's own disk",
         ),
-        ("adaptdl", "'1:2'", "path = '/efs/run'", "name a folder that each node has for itself"),
+        ("adaptdl", "'1:2'", "path = '/efs/run'", "name a folder on each node's own disk"),
         ("each_node", "2", "path = '/efs/run'\nshared = true", None),
         ("each_node", "2", "path = '/efs-2'", None),
         ("each_node", "2", "path = 'efs'", None),

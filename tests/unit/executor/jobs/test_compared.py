@@ -83,7 +83,7 @@ def test_each_named_job_is_a_side_and_vs_groups_several(tmp_path: Path) -> None:
         (["a1"], "alone is nothing to compare"),
         (["a1", "a1"], "named 2 times"),
         (["a1", "vs"], "a side is empty"),
-        (["a1", "bad"], "bad has no run that succeeded.*bad ended as failed"),
+        (["a1", "bad"], "bad has no successful run.*bad ended as failed"),
         (["a1", "open"], "open has not ended"),
         (["a1", "x=y"], "no job with the label x=y"),
         (["a1", "x="], "write KEY=VALUE"),

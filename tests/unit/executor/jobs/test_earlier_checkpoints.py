@@ -139,7 +139,7 @@ def test_a_job_without_checkpoints_passes_on_the_one_from_which_it_began(store: 
     ("job", "reason"),
     [
         ({"outcome": None}, r"the job train-1 has not ended; wait for it with `bai status train-1 --wait`"),
-        ({"checkpoint": None}, r"the job train-1 has no \[checkpoint\], so none was kept"),
+        ({"checkpoint": None}, r"the job train-1 has no \[checkpoint\], so no checkpoint was saved"),
         (
             {"checkpoint": Checkpoint(path="/fsx", shared=True)},
             r"the job train-1 has its checkpoints in the shared folder /fsx, and none in its record",
@@ -249,7 +249,8 @@ def test_the_recorded_reference_names_the_job_that_was_used(store: Path, made: M
 
 def test_resume_is_refused_for_a_job_without_checkpoints(made: Make) -> None:
     with pytest.raises(
-        UsageError, match=r"^--resume train-1: the job has no \[checkpoint\], so none was kept; --like"
+        UsageError,
+        match=r"^--resume train-1: the job has no \[checkpoint\], so no checkpoint was saved; --like",
     ):
         from_checkpoint(made("train-1", checkpoint=None).record)
 

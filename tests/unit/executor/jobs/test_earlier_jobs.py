@@ -203,7 +203,7 @@ def test_only_a_reference_to_an_artifact_with_an_unprintable_name_is_refused(
 @pytest.mark.parametrize(
     ("src", "words"),
     [
-        ("job:last", "names a job and none of its artifacts"),
+        ("job:last", "names a job, but none of its artifacts"),
         ("job:/model", "names no job"),
         ("job:label=stage/model", "names no label"),
         ("job:last/../model", 'has an empty, "." or ".." part'),
