@@ -351,7 +351,7 @@ def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
     if not other:
         fix = "name the group that always does: (?P<value>…)"
         return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
-    return (f"the pattern '{pattern}' takes \"{other}\" from it, which is not a finite number", _NUMBER_ALONE)
+    return f"the pattern '{pattern}' takes \"{other}\" from it, which is not a finite number", _NUMBER_ALONE
 
 
 def _cut(line: str) -> str:
