@@ -13,25 +13,25 @@ spec_version = "0.1.0"
 
 [info]
 description = "Hashes and sorts for a few seconds: replace it with your benchmark"
-# "local" runs on this machine, "aws.ec2" on EC2 instances. `--on` decides otherwise for one run.
+# "local" runs on this machine, "aws.ec2" on EC2 instances. `--on` overrides this key for one call.
 execution_engine = "local"
 
-# Labels go with every metric: letters, digits, - _ . only.
+# Labels of every metric; values contain only letters, digits and - _ .
 [info.labels]
 task_name = "my-benchmark"
 
 [hardware]
-# The EC2 instance type; a run on this machine does not look at it.
+# The EC2 instance type, which runs on this machine ignore.
 instance_type = "local"
 # single_node, each_node, torchrun, horovod, mpi, adaptdl, ray or inference
 strategy = "single_node"
-# The number of machines of the other strategies: 4, or "2:4" for a job that goes on with 2 to 4 of them.
+# The number of machines of the other strategies: 4, or "2:4" for a job that can run on 2 to 4 machines.
 # [hardware.distributed]
 # num_instances = 4
 
 [ml]
 # One line is a command: benchmark_code = "python3 train.py --epochs 8"
-# Several lines, or a first line #!, are a script.
+# Text of several lines, or with a first line #!, is a script.
 benchmark_code = """
 #!/usr/bin/env python3
 import hashlib, os, time
@@ -47,8 +47,8 @@ for step in range(1, 11):
     print(f"step {step}: sha256 {100 / (hashed - start):.1f} MiB/s, sort {(done - hashed) * 1000:.2f} ms")
 """
 
-# Your own files: this folder is copied to where the benchmark runs, and is its working folder there.
-# .gitignore and .baiignore are honoured. In benchmark_code, $(BAI_SCRIPTS_PATH) is its path.
+# Your own files: this folder is copied to where the benchmark runs, and becomes its working folder.
+# .gitignore and .baiignore are honoured. In benchmark_code, $(BAI_SCRIPTS_PATH) is the folder's path.
 # [ml.script]
 # path = "."
 # requirements = "requirements.txt"
@@ -71,37 +71,37 @@ pattern = 'step (?P<step>\d+):.* sort (?P<value>\d+\.\d+) ms'
 example = "step 3: sha256 401.7 MiB/s, sort 9.31 ms"
 better = "lower"
 
-# The metrics of a program that `bai` knows; `bai presets` lists them. And files that are kept with the job at the end,
+# preset: the metrics of a program that `bai` knows; `bai presets` lists them. artifacts: files that are saved with the job,
 # relative to the benchmark's folder:
 # [output]
 # preset = "fio"
 # artifacts = ["runs/**"]
 
-# Data that is there before the benchmark starts: s3://, https://, file:///, or a path relative to this file.
+# Data that is pulled before the benchmark starts: s3://, https://, file:///, or a path relative to this file.
 # [[data.sources]]
 # src = "s3://bucket/train.npz"
 # path = "/data/train.npz"
 # sha256 = "…"
 
-# Environment variables. Secrets are looked up where the benchmark runs and never written down.
+# Environment variables. Secrets are looked up where the benchmark runs, and never written to disk.
 # [env.vars]
 # OMP_NUM_THREADS = "4"
 # [env.secrets]
 # HF_TOKEN = "env:HF_TOKEN"
 
 [limits]
-# From the benchmark's start to its forced end.
+# Maximum time from the benchmark's start, after which it is ended.
 max_runtime = "10m"
-# A benchmark that prints nothing for so long is ended.
+# A benchmark that prints nothing for this time is ended.
 # no_output = "5m"
 
-# A benchmark that fails is started again, and finds its checkpoints in $BAI_CHECKPOINT_DIR:
+# A benchmark that fails is started again. It finds its checkpoints in $BAI_CHECKPOINT_DIR:
 # [restart]
 # max_restarts = 3
 # [checkpoint]
 # path = "checkpoints"
 
-# Where the metrics are sent as well:
+# Kafka brokers to which the metrics are also sent:
 # [kafka]
 # brokers = ["broker-1:9092"]
 
