@@ -88,7 +88,7 @@ class MetricComparison:
         if self.drifts:
             return "because both sides drift; use `bai ab`, whose runs alternate"
         if self.effect.p is None:
-            return "with one run on a side; take two or more, better five"
+            return "because a side has only one run; take two or more, better five"
         return None
 
     @property

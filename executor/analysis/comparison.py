@@ -232,26 +232,28 @@ def how_many(
         else _absolute_aim(numbers[0], found, tolerance)
     )
     if aim is None:
-        return None, f"{one}five a side would show it"
+        return None, f"{one}five runs per side would show it"
     if not aim.difference > 0:
         return None, f"{one}no number of runs shows that there is no difference at all"
     paired = found.paired and bool(found.scatter)
     needed = runs_needed(scatter=aim.scatter, difference=aim.difference, paired=paired)
     if needed is None:
-        return None, f"{one}more than 10,000 a side would be needed for {aim.wanted}, {aim.source}"
+        return None, f"{one}more than 10,000 runs per side would be needed for {aim.wanted}, {aim.source}"
     more = needed - fewest
     if more <= 0:
         near = "the change is too near to that for a verdict"
         return None, f"{aim.wanted} would be found with these runs, {aim.source}: {near}"
-    runs = f"about {more:,} more run{'s' if more > 1 else ''} a side"
-    return more, f"{one}{runs} would tell {aim.wanted}, {aim.source}"
+    runs = f"about {more:,} more run{'s' if more > 1 else ''} per side"
+    return more, f"{one}{runs} would show {aim.wanted}, {aim.source}"
 
 
 def _absolute_aim(first: Sequence[float], found: Effect, tolerance: float | None) -> _Aim | None:
     if not found.scatter or tolerance is None:
         return None
     difference = tolerance * abs(centre(first, relative=False))
-    return _Aim(difference, f"a difference of {difference:.3g}", found.scatter, "as these runs scatter")
+    return _Aim(
+        difference, f"a difference of {difference:.3g}", found.scatter, "given the scatter of these runs"
+    )
 
 
 def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None) -> _Aim:
@@ -260,11 +262,13 @@ def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None)
     # A measured scatter of 0 is not used, because further runs may give other numbers even if all runs so far
     # gave the same number.
     if found.scatter:
-        return _Aim(difference, wanted, found.scatter, f"as these runs scatter by {_percent(found.scatter)}")
+        return _Aim(
+            difference, wanted, found.scatter, f"given that these runs scatter by {_percent(found.scatter)}"
+        )
     if earlier is not None:
-        return _Aim(difference, wanted, earlier, f"as earlier runs scatter by {_percent(earlier)}")
-    why = "these do not scatter" if found.scatter == 0 else "there are no earlier ones to learn it from"
-    source = f"if runs scatter by {_percent(ASSUMED_SCATTER)}, an assumption, as {why}"
+        return _Aim(difference, wanted, earlier, f"given that earlier runs scatter by {_percent(earlier)}")
+    why = "these do not scatter" if found.scatter == 0 else "there are no earlier runs that show the scatter"
+    source = f"if runs scatter by {_percent(ASSUMED_SCATTER)}, an assumption, because {why}"
     return _Aim(difference, wanted, ASSUMED_SCATTER, source)
 
 

@@ -118,7 +118,7 @@ def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
     times = [[run.started for run in side] for side in (a, b)]
     if 2 <= min(len(a), len(b)) < FEWEST and one_after_the_other(*times):
         return (
-            f"one side ran after the other, and with fewer than {FEWEST} runs a side a drift of the machine cannot be seen; `bai ab` takes turns",
+            f"one side ran after the other, and with fewer than {FEWEST} runs per side a drift of the machine cannot be detected; `bai ab` takes turns",
         )
     return ()
 

@@ -201,7 +201,7 @@ def _sentence(name: str, first: str, compared: MetricComparison) -> Phrase:
         case Verdict.UNKNOWN:
             text = f"cannot tell whether {name} is faster or slower than {first}: {change}"
         case Verdict.NONE if effect.excludes_zero:
-            text = f"{name} may be faster or slower than {first}, or not: {change}"
+            text = f"{name} is possibly faster or slower than {first}, or equal: {change}"
         case _:
             text = f"no difference found between {name} and {first}: {change}"
     return Phrase(text + interval, _TONES.get(compared.verdict, ""))

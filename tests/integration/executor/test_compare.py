@@ -105,7 +105,7 @@ def test_a_comparison_of_single_runs_without_earlier_ones_asks_for_more_runs(cli
     assert one.code == 0
     assert "cannot tell" in one.stdout
     assert "more run" in one.stdout
-    assert "as earlier runs scatter" in one.stdout
+    assert "given that earlier runs scatter" in one.stdout
 
 
 def test_runs_of_the_same_program_are_not_called_worse(cli: LocalCli) -> None:

@@ -82,7 +82,7 @@ def test_with_one_run_a_side_the_needed_number_of_runs_is_reported() -> None:
     (known,) = compare(runs("m", 100), runs("m", 20), earlier_scatter={"m": 0.01}).metrics
     assert known.more_runs is not None
     assert known.more_runs < 4
-    assert "as earlier runs scatter by 1 %" in known.notes[0]
+    assert "given that earlier runs scatter by 1 %" in known.notes[0]
 
     # A tolerance is what is to be found
     (fine,) = compare(runs("m", 100, tolerance=0.01), runs("m", 20)).metrics
@@ -296,7 +296,7 @@ def test_the_advised_number_of_runs_does_not_assume_zero_scatter() -> None:
     assert found.verdict is Verdict.UNKNOWN
     assert found.more_runs is not None
     assert found.more_runs > 100
-    assert any("an assumption, as these do not scatter" in note for note in found.notes)
+    assert any("an assumption, because these do not scatter" in note for note in found.notes)
 
 
 def test_units_that_convert_are_converted() -> None:
