@@ -67,7 +67,7 @@ def _ended(**what: Any) -> RunEnd:
             {"signal": int(signal.SIGKILL), "stop": "no_output", "oom": True},
             Outcome.NO_OUTPUT,
             "The benchmark printed nothing for limits.no_output and was ended after 12.3 s; "
-            "it did not end on SIGTERM and was killed.",
+            "the benchmark did not end on SIGTERM and was killed.",
         ),
         (
             {"code": 0, "stop": "cancelled"},

@@ -155,7 +155,7 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
         ),
         (
             "[[metrics]]\nname = 'x'\njson = 'a..b'",
-            r'metrics\[0\]\] json: "a\.\.b" is not the way to a value: character 3',
+            r'metrics\[0\]\] json: "a\.\.b" is not a path to a value: character 3',
         ),
         (
             "[[metrics]]\nname = 'x'\njson = 'a'\njson_labels = ['b', 'c.rank']",

@@ -159,7 +159,7 @@ def test_a_node_without_an_ssh_key_is_named() -> None:
     found = strategy.mismatch([NODES[0], dataclasses.replace(NODES[1], public_key=None)])
 
     assert found is not None
-    assert found.startswith("Node 1 (10.0.1.200) has told no key")
+    assert found.startswith("Node 1 (10.0.1.200) has published no SSH key")
 
 
 def test_horovod_needs_its_module_and_mpi_none() -> None:

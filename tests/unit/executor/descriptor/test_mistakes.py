@@ -1131,7 +1131,7 @@ METRIC = "[[output.metrics]]\nname = 'm'\n"
         (r"units = ''; pattern = 't=(\d+,\d+)'", "pattern", "can never be a number"),
         (r"units = ''; pattern = '(?P<rank>\d+): (\d+)'", "pattern", '"rank"'),
         (r"units = ''; pattern = '(?P<task_name>\d+): (\d+)'", "pattern", "[info.labels]"),
-        (r"units = ''; pattern = 't=(\d+)(?P<unit>m?s)'", "pattern", "convert to"),
+        (r"units = ''; pattern = 't=(\d+)(?P<unit>m?s)'", "pattern", "target unit"),
     ],
 )
 def test_a_metric_with_a_useless_or_contradictory_pattern_is_refused(
