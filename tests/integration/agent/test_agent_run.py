@@ -615,7 +615,7 @@ def test_output_of_remaining_processes_after_the_end_gives_no_metric(tmp_path: P
     assert warning.startswith(
         "2 processes of the benchmark were still running after the benchmark's end, and were ended: python"
     )
-    assert "count as no metric" in warning
+    assert "are not counted" in warning
 
 
 _SLOW_PRINTER = """

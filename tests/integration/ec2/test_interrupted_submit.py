@@ -58,7 +58,7 @@ def test_waiting_for_a_job_whose_submission_was_killed_ends_with_advice(
     # given a submitter that was killed a while ago
     kill_after(moto_aws, cli, f"cut-1/{written}")
     age(moto_aws, timedelta(minutes=15))
-    advice = "nothing runs; submit it again with --job-id cut-1, and it goes on"
+    advice = "nothing runs; submit it again with --job-id cut-1, and the job continues"
 
     # when somebody waits for the job, follows it, or follows its log
     commands = (("status", "--wait", "--json"), ("resume", "-f"), ("logs", "-f"))

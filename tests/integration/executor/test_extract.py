@@ -95,7 +95,7 @@ def test_a_job_that_cannot_be_extracted_reports_the_reason(cli: LocalCli, tmp_pa
 
     for answer, told in (
         (running, "has not ended"),
-        (silent, "has kept no log"),
+        (silent, "has no log, because"),
         (missing, 'no complete set "3"'),
         (endless, 'no complete set "99'),
     ):

@@ -139,7 +139,7 @@ def test_no_job_starts_while_one_may_run_that_cannot_be_followed(cli: LocalCli) 
     assert running.returncode == 5, said
     assert cli.await_jobs(1) == [first]
     assert f"{first} may still run: 1 job is not started" in said
-    assert "`bai resume two` tries again" in said
+    assert "`bai resume two` starts the jobs that were not started" in said
 
     # when it can be followed again, both end, one after the other
     descriptor.write_bytes(content)
@@ -162,7 +162,7 @@ def test_a_failing_combination_stops_no_other_and_several_rounds_give_intervals(
     ended = cli.bai("run", file, "--json", "--job-id", "r", "--", tmp_path / "ran")
 
     assert ended.code == 1, ended.stderr
-    assert "tries again" not in ended.stderr
+    assert "starts the jobs" not in ended.stderr
     assert len((tmp_path / "ran").read_text().splitlines()) == 8
     (found,) = ended.objects
     rows: list[dict[str, Any]] = found["combinations"]

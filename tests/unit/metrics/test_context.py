@@ -133,7 +133,7 @@ def test_a_clock_time_is_refused_if_the_unit_comes_from_an_earlier_line() -> Non
         ("(?P<rank>x)", r"(\d)", "ms", 'has a group "rank"'),
         ("(?P<mine>x)", r"(\d)", "ms", 'has a group "mine"'),
         ("(?P<a>x*)", r"(\d)", "ms", "matches an empty text"),
-        ("(?P<unit>x)", r"(\d)", "", "units must say"),
+        ("(?P<unit>x)", r"(\d)", "", "units must name"),
         ("(?P<unit>x)", r"(?P<value>\d)(?P<unit>s)", "ms", "takes a unit"),
         ("(?P<a>", r"(\d)", "ms", "does not compile"),
     ],

@@ -418,7 +418,7 @@ def test_a_note_is_given_if_only_one_side_drifts() -> None:
 def test_a_comparison_of_few_runs_warns_that_drift_cannot_be_detected() -> None:
     few, enough = compare(timed(EVEN[:4], 1), timed(EVEN[:4], 5)), compare(timed(EVEN, 1), timed(EVEN, 6))
 
-    assert "a drift of the machine cannot be seen" in few.notes[0]
+    assert "a drift of the machine cannot be detected" in few.notes[0]
     assert enough.notes == ()
 
 

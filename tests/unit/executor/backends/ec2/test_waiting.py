@@ -131,7 +131,7 @@ def test_a_job_is_shown_as_waiting_until_its_launch_attempts_stop() -> None:
     assert "waits for capacity: no zone has room; until 2026-11-21 04:00 UTC." in diagnose(waits).sentence
     # no result, which would keep it from being taken up again
     assert (diagnose(left).stage, diagnose(left).inferred) == (JobStage.ABANDONED, None)
-    assert "submit it again with --job-id job-1, and it goes on" in diagnose(left).sentence
+    assert "submit it again with --job-id job-1, and the job continues" in diagnose(left).sentence
     cancelled = diagnose(replace(left, cancelled=timedelta(hours=1))).inferred
     assert cancelled is not None
     assert cancelled.outcome is Outcome.CANCELLED
