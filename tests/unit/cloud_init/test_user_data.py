@@ -141,7 +141,7 @@ def test_user_data_requires_either_a_descriptor_or_a_pointer(pointer: Pointer | 
 def test_user_data_above_ec2s_limit_is_refused_with_advice() -> None:
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))
     with pytest.raises(
-        UserDataTooLargeError, match=r"EC2 takes 16,384; keep the job descriptor in the job store"
+        UserDataTooLargeError, match=r"EC2 accepts only 16,384; keep the job descriptor in the job store"
     ):
         user_data(replace(BOOT, job_toml=f'x = "{noise}"\n'))
 

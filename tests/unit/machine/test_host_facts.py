@@ -204,7 +204,7 @@ def test_gpus_with_persistence_mode_off_or_in_use_are_named() -> None:
 
     persistence, used = gpu_warnings({"devices": devices})
 
-    assert "off on GPU 1:" in persistence
+    assert "off on GPU 1," in persistence
     assert used == "Other processes used GPU 1 (137.0 GiB of memory), 2 just before the benchmark."
 
 
