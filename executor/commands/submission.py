@@ -192,7 +192,7 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched
     now = ("--now",) if backend.remote else ()
     look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
     cost = ", and costs money" if backend.remote else ""
-    return f"interrupted while {job_id} was started: the job is possibly running{cost}. `{look}` shows the job, `{end}` ends it; {again}"
+    return f"interrupted while {job_id} was started: the job is possibly running{cost}. `{look}` shows it, `{end}` ends it; {again}"
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:

@@ -40,7 +40,7 @@ def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | No
             return _nobody(record, settings), look
         first = looks[0]
         launches = first.kind is not Looker.SERVICE or not record.job().is_elastic
-        return look_sentence(first, "it") + (
+        return look_sentence(first, "the job") + (
             "" if launches else ", without launching machines in place of lost ones"
         ), None
     except BaiError as error:

@@ -241,10 +241,10 @@ def test_submit_names_the_service_watcher_or_command_that_will_check_the_job(acc
         "bai: nothing checks the job until you do, so a machine that hangs or never boots stays on, at about 0.5000 USD an hour, and no "
         "machine is launched in place of a lost one; `bai status job-1` checks it and its machines\n"
     ) in alone.stderr
-    assert "bai: `bai serve` looks at it each 1m, " in served.stderr
+    assert "bai: `bai serve` checks the job every 1m, " in served.stderr
     assert "ago, without launching machines in place of lost ones\n" in served.stderr
-    assert "bai: `bai reap` checks it from time to time, " in reaped.stderr
-    assert "bai: the watcher in the account checks it every minute, most recently " in watched.stderr
+    assert "bai: `bai reap` checks the job from time to time, " in reaped.stderr
+    assert "bai: the watcher in the account checks the job every minute, most recently " in watched.stderr
     assert "stays on, at about 0.5000 USD an hour; `bai status job-5`" in left.stderr
 
 
