@@ -6,7 +6,7 @@ node's agent then reports to the job store that the node is ready. When all node
 previous run is left on any node, and the coordinator decides whether the next run begins. The coordinator
 writes the decision to the store. A restarted coordinator reads that decision and does not decide again.
 
-The barrier works on a thread of its own, because the store may take long to answer.
+The barrier works on a separate thread, because the store can take long to answer.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RunBarrier(Poller):
         if measured > 0 and repeat.arms and measured % len(repeat.arms):
             return True  # a block that has begun is always finished
         limit = repeat.max_time if repeat.min_runs is None or measured >= repeat.min_runs else None
-        # The time is measured by the clock since boot, because the time of day may be set.
+        # The runs' time is measured by the clock since boot, because the time of day can be changed.
         if limit is not None and running_seconds(done[0]) >= limit.total_seconds():
             return False
         if repeat.decided_after is None or measured < repeat.decided_after:

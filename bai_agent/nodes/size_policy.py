@@ -241,8 +241,8 @@ def _nodes_wanted(ctx: RunContext, question: Question) -> int:
 
 
 def read_answer(text: str, *, code: int) -> _Answer:
-    """Return the program's answer from its output, which may also contain lines of start-up files. Raises
-    NoAnswerError."""
+    """Return the program's answer from its output. The output can also contain lines that Python's start-up
+    files print. Raises NoAnswerError."""
     lines = [line for line in text.splitlines() if line.strip()]
     for line in lines:
         if code == 0 and line.startswith(goodput.MARK):

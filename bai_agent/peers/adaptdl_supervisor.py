@@ -49,7 +49,8 @@ class AdaptdlSupervisor:
         self._warnings: list[str] = []
         self._warned: set[str] = set()
         self._server = BoundedServer((_HERE, port), _handler(self))
-        # All replicas of a node may connect at the same moment, and a replica whose connection is closed fails.
+        # All replicas of a node can connect at the same moment, and a replica fails if the server closes its
+        # connection.
         self._server.most_connections = 1024
         threading.Thread(target=self._server.serve_forever, name="adaptdl-supervisor", daemon=True).start()
 

@@ -554,7 +554,7 @@ class ElasticMonitor(NodeMonitor):
             control, seen, newest, begun, signed_s=self._signed_s, cancelled=self.cancelled
         )
         if settled is not None or self.leader.has_begun:
-            # The write may have failed without an answer, so the object is read back from the store.
+            # The write possibly failed without an answer, so the object is read back from the store.
             self._read(self.attempt.control())
             self.wake(self.leader.peers)
             # Check again at once: the next step is possibly due, or another node has become the leader and

@@ -190,7 +190,7 @@ class GenerationControl:
 
     def _observation(self, at: _Place, cause: NodeOutcome | None) -> GenerationObservation:
         """Return the observation on which the decision is based. Only the first failure counts as a failure,
-        because the others may be its consequences."""
+        because the others can be its consequences."""
         ranks = [each.rank for each in self._peers]
         computing = [each for each in ranks if each not in self._serving]
         done = all(each in at.ends and at.ends[each].outcome == Outcome.SUCCEEDED.value for each in computing)

@@ -149,7 +149,7 @@ class JobObserver:
         restored the checkpoint of a beginning generation are marked as late. Raises StoreError."""
         if self._ctx.checkpoint is None or generation in control.launches or generation not in control.begun:
             return members
-        # Members end a restore by themselves within this time, unless they hang.
+        # A member ends a restore by itself within `limit_s`, unless the member hangs.
         limit_s = self._ctx.limits.pull_timeout.total_seconds() + self._ctx.policy.stop_s
         late_s = self._reports.age_s(control.begun[generation]) - limit_s
         if late_s <= 0:

@@ -201,8 +201,8 @@ class NodeReports:
         return (node, generation) in self.ends or node in self.outcomes
 
     def has_joined_after(self, node: int, last: int | None) -> bool:
-        """Return whether a node joined after its last generation. An earlier report may come from an agent
-        that was killed since."""
+        """Return whether a node joined after its last generation. An earlier report possibly came from an
+        agent that was killed since."""
         after = self.joined[node][1].after
         return last is None or (after is not None and after > last)
 

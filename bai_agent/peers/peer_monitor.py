@@ -1,7 +1,7 @@
 """Watches the heartbeats of the nodes of a fixed job, and ends the job on all nodes when one node fails or is
 lost.
 
-The monitor runs on its own thread, because a check may hang as long as the network. Rank 0, the coordinator,
+The monitor runs on a separate thread, because a check can hang in a network request. Rank 0, the coordinator,
 watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age is measured from the
 moment at which this node saw it change, so that clocks of different machines are not compared. A silent node
 gets a direct request before it is given up.
@@ -113,7 +113,7 @@ class PeerMonitor(NodeMonitor):
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
         """Record the nodes of the job, and start to watch for silent nodes."""
-        # The time is set first, because this monitor's thread may check the nodes as soon as it knows them.
+        # The time is set first, because this monitor's thread can check the nodes as soon as it knows them.
         # No node is silent for longer than the time since they met.
         self._watched_from = self._clock()
         super().met(peers, key=key)

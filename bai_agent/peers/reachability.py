@@ -14,8 +14,8 @@ from bai_agent.job.peers import Peer
 from bai_agent.peers.direct_question import ANSWER_SECONDS, PeerAnswer, ask_all
 
 CONNECT_SECONDS = 5.0
-"""Timeout of a test connection (seconds). By this time the kernel has tried three times, at once and after 1 s
-and 3 s."""
+"""Timeout of a test connection (seconds). Within 5 s, the kernel tries to connect three times: at once, after
+1 s and after 3 s."""
 _AT_ONCE = 64
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 

@@ -193,7 +193,7 @@ def start_followers(ctx: RunContext) -> None:
 
 def is_unstarted(ctx: RunContext) -> bool:
     """Return whether no agent has started this generation. The run's events are also checked, because the
-    generation's files may have been deleted and a generation must not start twice."""
+    generation's files were possibly deleted and a generation must not start twice."""
     return state(ctx.rundir) is State.NOT_STARTED and all(
         each.generation != ctx.rundir.generation for each in ctx.events.of(BenchmarkStartEvent)
     )

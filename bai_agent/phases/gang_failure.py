@@ -28,7 +28,7 @@ from bai_agent.runtime.stop import StopReason
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
-    # A job has only one of these monitors.
+    # A job has either a monitor of fixed jobs or one of elastic jobs.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.peer_monitor import PeerMonitor
 

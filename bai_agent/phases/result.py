@@ -118,7 +118,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
     outcome, sentence, cause = _judge(ctx, ended, extracted, quote=hidden is None)
     last = _last_lines(ctx, cause) if hidden is None else []
     if hidden is not None and ended is not None and ended.exec_error is not None:
-        # The message names the command, which may contain expanded secrets.
+        # The error message quotes the command, which can contain expanded secrets.
         sentence = outcome.sentence
         ended = replace(ended, exec_error={**ended.exec_error, "message": sentence})
     table = {
@@ -140,7 +140,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
         "is_server": ctx.job.is_server(ctx.node.rank),
         "transports": transports_in(ctx) or None,
     }
-    # A secret may be a common word, such as a user's name, so the outcome's value is restored after the
+    # A secret can be a common word, such as a user's name, so the outcome's value is restored after the
     # redaction.
     redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
     if repeat_here(ctx) is not None:

@@ -38,8 +38,8 @@ _SKIP = 1 << 20
 _LATEST = 2.0**33
 """Latest accepted modification time of a member, in the year 2242 (seconds since the epoch)."""
 WINDOW_LIMIT = 128 << 20
-"""Largest window of a decompressor (bytes). `xz -9` uses 64 MiB, `zstd --ultra -22` 128 MiB, but a header may request 4
-GiB."""
+"""Largest window of a decompressor (bytes). `xz -9` uses 64 MiB, `zstd --ultra -22` 128 MiB, but a header can
+request 4 GiB."""
 _LZMA_MEMORY = WINDOW_LIMIT + (16 << 20)
 """Memory limit of liblzma (bytes): the window and liblzma's own overhead."""
 _CHUNK = 64 << 10
@@ -246,7 +246,7 @@ def _zip_time(info: zipfile.ZipInfo) -> float | None:
 
 
 def _time(seconds: float) -> float | None:
-    """Return a member's modification time; None if there are file systems that cannot store it."""
+    """Return a member's modification time; None if some file systems cannot store that time."""
     return max(0.0, seconds) if seconds < _LATEST else None
 
 

@@ -336,7 +336,7 @@ def _headers(parts: SplitResult, *, start: int, tag: str | None) -> dict[str, st
 
 def _hang_up(waiting: socket.socket) -> None:
     """Shut down this connection, so that a thread that waits for the connection wakes up."""
-    # The server may have closed the connection already.
+    # The server has possibly closed the connection already.
     with suppress(OSError):
         waiting.shutdown(socket.SHUT_RDWR)
 

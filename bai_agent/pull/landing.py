@@ -137,8 +137,8 @@ class Landing:
     ) -> Iterator[PartialFile]:
         """Open the temporary file for `name`. Content from an earlier attempt is kept if it can be continued.
 
-        part_bytes: size of the parts, which may arrive in any order; 0 if the file is written from start to end.
-        Without a tag, content from an earlier attempt cannot be recognised, so the file begins empty.
+        part_bytes: size of the parts, which can arrive in any order; 0 if the file is written from start to
+        end. Without a tag, content from an earlier attempt cannot be recognised, so the file begins empty.
         """
         self.require_free(name)
         begun = self._journal.record.begun.get(name)

@@ -296,8 +296,8 @@ class RunContext:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
         now, taken_away = self.clock.monotonic(), self.watch.deadline()
         if taken_away is not None:
-            # Records may take only half of the time that is left, because artifacts and the result are sent
-            # afterwards.
+            # The delivery of records gets only half of the time that is left, because artifacts and the
+            # result are sent afterwards.
             seconds = min(seconds, max(0.0, (taken_away - now) / 2))
         return now + seconds
 

@@ -1,4 +1,4 @@
-"""The sources that may request the end of a run. Each is a `StopSource`."""
+"""The sources of reasons to end a run, such as limits, signals and cancellation. Each is a `StopSource`."""
 
 from __future__ import annotations
 

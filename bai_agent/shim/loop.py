@@ -88,8 +88,7 @@ class Fifo:
             try:
                 written = os.write(self._copy, self._pending)
             except OSError:
-                # The file system may be full or read-only, or a quota is used up. The benchmark continues
-                # anyway.
+                # The file system is full or read-only, or a quota is used up. The benchmark continues anyway.
                 return False
             self._pending = self._pending[written:]
         return True

@@ -178,8 +178,8 @@ def headline_as_json(series: Series) -> dict[str, Any]:
 
 
 def headline_words(how: Headline | None, count: int, runs: int = 1, *, ranks: str = "") -> str:
-    """Return how a headline was computed, for example "last of 40" or "median of 5 runs (last)". Empty if
-    there was a single value. ranks: text on how the ranks were combined."""
+    """Return how a headline was computed, for example "last of 40" or "median of 5 runs (last)". The text is
+    empty if the headline is a single value. ranks: text that says how the ranks were combined."""
     kind = (how or Headline.LAST).value
     if runs > 1:
         return f"median of {runs:,} runs ({kind}{ranks})"

@@ -19,7 +19,7 @@ _KEEP = 2**20
 """Largest number of lines that are held. No piece of a log has more bytes than this number, so no piece has
 more lines."""
 _LONGEST_LINE = 2**20
-"""Maximum length of a line if there are several nodes (bytes). A longer line is split, because otherwise the
+"""Largest length of a line in a log of several nodes (bytes). A longer line is split, because otherwise the
 line would be buffered without a limit."""
 
 
