@@ -134,7 +134,7 @@ def time(
     ] = False,
     names: Annotated[
         list[str] | None,
-        typer.Option("--command-name", "-n", metavar="NAME", help="Name of a command; repeat it for each."),
+        typer.Option("--command-name", "-n", metavar="NAME", help="Command name; repeat for each command."),
     ] = None,
     keep_output: Annotated[
         bool,
@@ -166,7 +166,7 @@ def time(
         typer.Option("--seed", metavar="N", min=0, help="Seed for the order of the runs; random by default."),
     ] = None,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", help="Begin only when no other job runs on this machine.")
+        bool, typer.Option("--exclusive", help="Wait until no other job runs on this machine.")
     ] = False,
     emit_toml: Annotated[
         bool, typer.Option("--emit-toml", help="Print the benchmark descriptor, and run nothing.")
