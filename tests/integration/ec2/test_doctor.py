@@ -11,6 +11,7 @@ from typing import Any
 import boto3
 import pytest
 from ec2_cli import REGION, Ec2Cli
+from light_bundles import light_cache
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from s3_gate import denied
@@ -306,7 +307,9 @@ def test_a_versioned_bucket_needs_a_rule_for_old_versions(healthy: Ec2Cli) -> No
     assert health("bucket versions") == {Health.UNKNOWN}
 
 
-def test_a_descriptors_own_region_and_subnets_are_examined(healthy: Ec2Cli, tmp_path: Path) -> None:
+def test_a_descriptors_own_region_and_subnets_are_examined(
+    healthy: Ec2Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     there = healthy.in_region("eu-west-1")
     vpc = there.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = there.ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
@@ -327,4 +330,6 @@ def test_a_descriptors_own_region_and_subnets_are_examined(healthy: Ec2Cli, tmp_
     assert "no route out" in finding.sentence  # the endpoint leads to its own region's buckets only
     beside = [each for each in found("bucket", file) if each.health is Health.WARNING]
     assert ["eu-west-1" in each.sentence for each in beside] == [True]
+    # The whole bundle would be made for a machine that never boots.
+    monkeypatch.setenv("XDG_CACHE_HOME", light_cache())
     assert "each GB between them is paid for" in healthy.bai("submit", file).stderr

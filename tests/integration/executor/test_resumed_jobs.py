@@ -92,7 +92,7 @@ def test_a_repeated_resume_of_the_newest_job_is_the_same_job(cli: LocalCli) -> N
     file = cli.descriptor(_COUNTS, more=_CHECKPOINT)
     first = cli.bai("run", file, "--job-id", "first", "--set", "ml.args=2")
     assert first.code == 0, first.stderr
-    command = ("run", "--resume", "last", "--job-id", "second", "--set", "ml.args=20")
+    command = ("run", "--resume", "last", "--job-id", "second", "--set", "ml.args=50")
     with cli.start(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         cli.await_output("second", "from ")
         running.kill()
@@ -102,7 +102,7 @@ def test_a_repeated_resume_of_the_newest_job_is_the_same_job(cli: LocalCli) -> N
     shown = cli.bai(*command)
     copies = [cli.bai("run", "--like", "last", "--job-id", "third", "--", "more") for _ in range(2)]
     later = cli.bai(*command)
-    changed = cli.bai(*command[:-1], "ml.args=21")
+    changed = cli.bai(*command[:-1], "ml.args=51")
 
     # then it is the same job each time
     assert [each.code for each in (joined, shown, later)] == [0, 0, 0], joined.stderr + later.stderr
@@ -115,6 +115,6 @@ def test_a_repeated_resume_of_the_newest_job_is_the_same_job(cli: LocalCli) -> N
     assert cli.output("second").count("from ") == 1
     # and so is a copy of the newest job, with more arguments
     assert [each.code for each in copies] == [0, 0], copies[1].stderr
-    assert cli.record("third").job().benchmark.argv[-2:] == ("20", "more")
+    assert cli.record("third").job().benchmark.argv[-2:] == ("50", "more")
     assert changed.code == 2
     assert 'the job "second" exists already and runs something else' in changed.stderr

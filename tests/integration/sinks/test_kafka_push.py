@@ -169,6 +169,10 @@ def test_a_broker_that_hangs_midway_does_not_delay_the_end_of_a_run(
 
     os.kill(pid, signal.SIGSTOP)
     try:
+        # On a busy machine its threads go on for a moment.
+        wait_until(
+            lambda: all(") T " in each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat"))
+        )
         append_records(rundir, range(10, 30))
         deadline = time.monotonic() + 3
         delivery = pusher.finish(deadline)
