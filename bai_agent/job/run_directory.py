@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,15 @@ class _Place:
         self._of_arm = of_arm
         self._of_generation = of_generation
 
+    def __set_name__(self, owner: type[RunDir], attribute: str) -> None:
+        self._attribute = attribute
+
     def __get__(self, rundir: RunDir, owner: type[RunDir]) -> Path:
-        if self._of_generation:
-            return rundir.shim_folder / self._name
-        return (rundir.own if self._of_arm else rundir.path) / self._name
+        folder = rundir.own if self._of_arm else rundir.path
+        path = (rundir.shim_folder if self._of_generation else folder) / self._name
+        # The instance has the path from now on, because loops need it many times a second.
+        vars(rundir)[self._attribute] = path
+        return path
 
 
 @dataclass(frozen=True)
@@ -265,8 +271,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@cache
 def boot_id() -> str:
-    """Return an id of this boot of the machine."""
+    """Return an id of this boot of the machine. Cached, because the loops of the agent and the extractor ask many times a second."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
