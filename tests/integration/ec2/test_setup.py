@@ -133,7 +133,7 @@ def test_bai_setup_prepares_an_empty_account_with_one_command(admin: Administrat
     assert f'+bucket = "{admin.bucket}"' in done.stdout
     assert "ok      profile          bai-instance, role bai-instance" in done.stdout
     assert "failed" not in done.stdout
-    assert "costs money" in done.stderr
+    assert "each stored GB costs about 0.025 USD a month" in done.stderr
     assert left["placement groups"][0] in done.stderr
 
 

@@ -438,7 +438,7 @@ def test_no_secret_is_in_user_data_or_tags_or_the_store(moto_aws: MotoAws, cli: 
         (
             "ssm:/aws/service/debian/release/12/latest/amd64",
             "ami-0d1a0000000000003",
-            "is for arm64, and t3.small",
+            "is for arm64, but t3.small",
         ),
         ('instance_type = "t3.small"', 'instance_type = "t3.smal"', 'no instance type "t3.smal"'),
         (
@@ -631,7 +631,7 @@ def test_a_thousand_machines_are_planned_and_one_more_is_refused(moto_aws: MotoA
     assert "at most 26,108.3 instance hours" in " ".join(most.stdout.split())
     assert (one_more.code, one_more.stdout) == (2, "")
     assert "hardware.distributed.num_instances" in one_more.stderr
-    assert "1,001 machines are more than one launch starts" in " ".join(one_more.stderr.split())
+    assert "1,001 machines are more than one launch can start" in " ".join(one_more.stderr.split())
 
 
 def test_processes_per_gpu_are_refused_for_an_instance_type_without_gpus(

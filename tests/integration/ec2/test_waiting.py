@@ -216,7 +216,7 @@ def test_exhausted_quotas_of_all_types_end_the_wait_and_each_is_named(submitter:
     ("types", "said"),
     [
         ('["t3.large", "t9.none"]', 'there is no instance type "t9.none".* aws.ec2.instance_types'),
-        ('["t4g.small"]', "is for x86_64, and t4g.small is arm64; .* aws.ec2.instance_types"),
+        ('["t4g.small"]', "is for x86_64, but t4g.small is arm64; .* aws.ec2.instance_types"),
     ],
 )
 def test_unsuitable_instance_types_are_refused_before_a_launch_request(
@@ -407,7 +407,7 @@ def test_an_interrupted_wait_for_capacity_continues_where_it_stopped(
     said = err.read_text().splitlines()
     assert REFUSED in err.read_text()
     assert "nothing of job-1 runs" in said[-1]
-    assert "`--job-id job-1` goes on" in said[-1]
+    assert "`--job-id job-1` continues the wait" in said[-1]
     begun = len(_rounds(moto_aws))
 
     # when there is room, and the same command is given again
