@@ -76,7 +76,7 @@ class Order:
     runs_together: bool = False
     """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
-    """Prefix with which a command before or after a run is started on every node."""
+    """Words that precede a command on every node, if the command runs before or after a run."""
     contained_env: Mapping[str, str] | None = None
     """The benchmark's variables in its container, if `env` is the environment of a container engine that
     changes the user. None if the benchmark has no container."""

@@ -110,8 +110,8 @@ class _Forms:
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """Forms of secrets by their first characters. The longest form is first, so that a text that contains
-        a shorter form is replaced as a whole."""
+        """Forms of secrets by their first characters. Longer forms come first, because a longer form can
+        contain a shorter form."""
         self._first = re.compile(r"(?!)")
         """Pattern that matches the first characters of any form."""
 

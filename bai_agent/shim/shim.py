@@ -190,7 +190,7 @@ class Shim:
 
     @property
     def stop_signal(self) -> int | None:
-        """Signal to the shim that ended the benchmark. None if no signal did."""
+        """The signal that the shim received and for which it ended the benchmark. None if there was no such signal."""
         return self._loop.signal if self._stop and self._stop.reason is None else None
 
     @property

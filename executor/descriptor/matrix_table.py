@@ -39,7 +39,7 @@ class MatrixTable(DescriptorTable):
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The values of each key, in the order of the file; empty if the table does not define a group."""
+        """The values of each key of `[matrix]`, in the order of the file. Empty if `[matrix]` has no keys with values."""
         return {_key(where): values for where, values in _axes(self.model_extra or {})}
 
 

@@ -1,4 +1,4 @@
-"""Tables of the benchmark service's format: sources and metrics, and tables for other engines."""
+"""Tables of a descriptor that have the format of the benchmark service. Some of them are only for engines that `bai` does not have."""
 
 from __future__ import annotations
 

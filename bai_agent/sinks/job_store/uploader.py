@@ -124,7 +124,7 @@ class StoreUploader(threading.Thread):
 
     def publish(self, deadline: float, *, is_first: bool) -> bool:
         """Upload the rest of all files, and then the result. Return whether the result was uploaded by
-        `deadline`. is_first: whether this is the first node of a fixed job."""
+        `deadline`. is_first: whether this is the first node of a job that is not elastic."""
         self._publish, self._is_first = True, is_first
         self.flush(deadline)
         return self._result_sent

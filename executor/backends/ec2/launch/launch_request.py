@@ -300,7 +300,7 @@ def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_run_instances(extra: Mapping[str, Any]) -> None:
-    """Raise UsageError if botocore knows that RunInstances does not accept the request `extra`."""
+    """Raise UsageError if botocore knows that RunInstances does not accept the parameters in `extra`."""
     if not extra:
         return
     # No boto3 session is used, because a session needs an existing profile. The parameters of RunInstances
