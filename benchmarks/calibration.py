@@ -60,7 +60,7 @@ def bimodal(chance: random.Random, runs: int) -> list[float]:
 
 
 def autocorrelated(chance: random.Random, runs: int) -> list[float]:
-    """Each run is 60 % like the one before it."""
+    """Noise in which each run has a correlation of 0.6 with the previous run."""
     value, found = chance.gauss(0, 1), []
     for _ in range(runs):
         found.append(100 * (1 + NOISE * value))

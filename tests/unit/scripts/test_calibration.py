@@ -16,7 +16,7 @@ _NAMES = {
     "heavy-tailed": "heavy_tailed",
     "one slow run in ten": "one_slow_in_ten",
     "two levels, 10 % apart": "bimodal",
-    "each run 60 % like the previous one": "autocorrelated",
+    "correlation of 0.6 with the previous run": "autocorrelated",
     "rounded to 0.1, a noise of 0.05": "quantised",
 }
 
