@@ -1,13 +1,15 @@
-"""How long a job of several nodes stands still when one is lost, leaves or comes: `bai` beside torchrun's own elasticity (c10d).
+"""Time for which a job stands still when a node is lost, leaves or joins: `bai` and torchrun's own elasticity (c10d).
 
     python benchmarks/elastic.py --torch PYTHON [--rounds 3] [--only kill notice] [--never 60]
 
-Seconds from the event to the first step of the processes that follow, on all nodes that are left: three of a job of 2 to 4, all on this
-machine, each with an agent or a torchrun of its own. The program is the same, makes a step each 50 ms, saves its state each tenth, and
-goes on from there; most of each figure is its import of PyTorch. Both sides are measured in turns.
-
-torchrun has `--nnodes=2:4 --rdzv-backend=c10d`, the shortest times that its rendezvous takes, and the store in the first node's. It knows no spot notice and no command to
-scale: SIGTERM to a node's torchrun, and a further torchrun, stand for these. An event without an effect within `--never` seconds was not noticed. Needs a Python with PyTorch, and torchrun beside it.
+The figures are the seconds from an event until the newly started processes have made their first step on all remaining
+nodes. The job has 2 to 4 nodes and starts with three, all on this machine. Each node has its own agent or its own torchrun.
+`bai` and torchrun run the same program, in turns. The program makes a step every 50 ms, saves its state every tenth step, and
+resumes from the saved state. Most of each figure is the program's import of PyTorch.
+torchrun runs with `--nnodes=2:4 --rdzv-backend=c10d`, the shortest times that its rendezvous accepts, and the rendezvous
+store in the first node's torchrun. torchrun has neither spot notices nor a command to scale. The benchmark therefore sends
+SIGTERM to a node's torchrun, or starts a further torchrun. An event without effect within `--never` seconds counts as not
+noticed. Needs a Python with PyTorch, and torchrun in the same folder.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from bai_agent.job.store.directory import DirectoryStore
 T = TypeVar("T")
 
 FIRST, MOST, LEAST = 3, 4, 2
-"""Nodes at the start, at most and at least."""
+"""Number of nodes at the start, maximum number, and minimum number."""
 START_SECONDS = 120.0
-"""For all nodes to make steps."""
+"""Longest wait until all nodes make steps (seconds)."""
 SETTLE_SECONDS = 2.0
-"""How long they make steps before the event."""
+"""Time for which all nodes make steps before the event (seconds)."""
 TIMEOUT_SECONDS = 10
-"""For a collective of the program."""
+"""Timeout of the program's collectives."""
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -91,7 +93,7 @@ while True:
 
 
 class Nodes(ABC):
-    """The nodes of one job, as one of the sides has them."""
+    """The nodes of one job, run by `bai` or by torchrun."""
 
     def __init__(self, folder: Path, torch: Path, *, together: bool) -> None:
         self.folder = folder
@@ -127,11 +129,11 @@ class Nodes(ABC):
         """Ask for another number of nodes."""
 
     def kill(self, node: int) -> None:
-        """End all of a node at once, as a machine that loses its power."""
+        """Kill all processes of a node at once, as in a power loss."""
         self._signal(node, signal.SIGKILL)
 
     def hang(self, node: int) -> None:
-        """Stop all of a node."""
+        """Stop all processes of a node."""
         self._signal(node, signal.SIGSTOP)
 
     def _signal(self, node: int, number: int) -> None:
@@ -140,7 +142,7 @@ class Nodes(ABC):
                 os.kill(pid, number)
 
     def processes(self, node: int) -> list[int]:
-        """Return the processes of a node, those that start others first."""
+        """Return the process ids of a node, each parent before its children."""
         found = [self.started[node].pid]
         for pid in found:
             found += [each for each in children(pid) if each not in found]
@@ -155,7 +157,8 @@ class Nodes(ABC):
                         yield json.loads(line)
 
     def first_step(self, *, world: int, after: float) -> float | None:
-        """Return when all `world` processes that began after a moment had made a step; None if they have not."""
+        """Return the time at which all `world` processes that started after `after` had made a step. None if not all of them
+        have."""
         first: dict[int, float] = {}
         for each in self.steps():
             if each["started"] > after and each["world"] == world:
@@ -164,7 +167,7 @@ class Nodes(ABC):
 
     @property
     def has_ended(self) -> bool:
-        """Whether no node is left that could go on."""
+        """Whether all nodes have ended."""
         return all(each.poll() is not None for each in self.started.values())
 
     def close(self) -> None:
@@ -175,7 +178,7 @@ class Nodes(ABC):
 
 
 class C10d(Nodes):
-    """torchrun's own elasticity."""
+    """Nodes run by torchrun's own elasticity."""
 
     def __init__(self, folder: Path, torch: Path, *, together: bool) -> None:
         super().__init__(folder, torch, together=together)
@@ -223,7 +226,7 @@ class C10d(Nodes):
 
 
 class Generations(Nodes):
-    """`bai`: an agent for each node."""
+    """Nodes run by `bai`, each with its own agent."""
 
     def __init__(self, folder: Path, torch: Path, *, together: bool) -> None:
         super().__init__(folder, torch, together=together)
@@ -279,10 +282,10 @@ class Generations(Nodes):
 
 
 class MetadataService(ThreadingHTTPServer):
-    """What a spot instance asks about itself."""
+    """Metadata service of a spot instance."""
 
     notice = ""
-    """That its machine is taken back; empty: it is not."""
+    """Spot notice that announces the end of the instance; "" if there is none."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -318,7 +321,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Case:
-    """An event, and how many processes go on after it."""
+    """An event, and the number of processes that run after the event."""
 
     what: str
     happens: Callable[[Nodes], None]
@@ -331,7 +334,10 @@ CASES = {
     "kill": Case("`kill -9` of a node's tree", lambda nodes: nodes.kill(2), 2),
     "kill-first": Case("`kill -9` of the first node's tree", lambda nodes: nodes.kill(0), 2),
     "kill-apart": Case(
-        "`kill -9` of a node's tree while nobody waits for it", lambda nodes: nodes.kill(2), 2, together=False
+        "`kill -9` of a node's tree while no other node waits for the node",
+        lambda nodes: nodes.kill(2),
+        2,
+        together=False,
     ),
     "hang": Case("a node's tree hangs (SIGSTOP)", lambda nodes: nodes.hang(2), 2),
     "notice": Case("spot notice on one node", lambda nodes: nodes.notify(2), 2),
@@ -381,21 +387,23 @@ def main() -> None:
 
 
 def beside_torchrun() -> Path | None:
-    """Return the Python beside the torchrun on PATH, or beside the one of this Python."""
+    """Return the Python in the folder of torchrun. The torchrun of this Python takes precedence over the torchrun on PATH."""
     own = str(Path(sys.executable).parent)
     found = shutil.which("torchrun", path=f"{own}:{os.environ['PATH']}")
     return Path(found).parent / "python3" if found else None
 
 
 def measure(side: type[Nodes], case: Case, torch: Path, never: float) -> float | str:
-    """Return the seconds from the event to the first step after it; or what came of the job in their place."""
+    """Return the seconds from the event to the first step after the event, or a text if no such step was made."""
     with tempfile.TemporaryDirectory(prefix="elastic-") as name:
         nodes = side(Path(name), torch, together=case.together)
         try:
             for node in range(FIRST):
                 nodes.start(node)
             if wait(lambda: nodes.first_step(world=FIRST, after=0.0), START_SECONDS) is None:
-                raise SystemExit(f"{side.__name__}: not all nodes have begun within {START_SECONDS:.0f} s")
+                raise SystemExit(
+                    f"{side.__name__}: not all nodes have made a step within {START_SECONDS:.0f} s"
+                )
             time.sleep(SETTLE_SECONDS)
             event = time.time()
             case.happens(nodes)
@@ -410,14 +418,14 @@ def measure(side: type[Nodes], case: Case, torch: Path, never: float) -> float |
 
 
 def figure(found: Sequence[float | str]) -> str:
-    """Return the median of the seconds, and what else came of it."""
+    """Return a table cell: the median of the seconds, and the texts among the results."""
     seconds = [each for each in found if isinstance(each, float)]
     others = sorted({each for each in found if isinstance(each, str)})
     return ", ".join([*([f"{statistics.median(seconds):.1f}"] if seconds else []), *others])
 
 
 def wait(look: Callable[[], T], seconds: float) -> T | None:
-    """Return the first answer that is not empty; None if there is none in time."""
+    """Return the first answer of `look` that is not empty. None if there is no such answer within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if answer := look():

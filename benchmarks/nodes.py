@@ -1,12 +1,12 @@
-"""What the nodes of a large job ask of their store: how long they take to meet, and how many requests each makes.
+"""Requests of a large job's nodes to the job store, and the time until all nodes have joined.
 
     python benchmarks/nodes.py [--nodes 2 20 100 300] [--seconds 30] [--each 125] [--patience 300]
 
-Each node is the agent's own code for joining, heartbeats and looks, on threads; there is no benchmark. The coordinator
-has a process of its own, the workers share processes, `--each` of them one. The store is versitygw over a folder, on this
-machine too (see s3.py): its pace and this machine's processors bound the times. The requests do not depend on the machine.
-Where the machine is too slow for so many nodes, the row has what was seen until then, a sentence says why, and no larger jobs
-are tried. Needs `pip install .[bench]` and Go.
+A node runs the agent's own code for joining, heartbeats and checks of the store, on threads, but no benchmark. The coordinator
+has its own process. The workers share processes, `--each` workers per process. The store is versitygw over a folder on this
+machine (see s3.py). The machine and versitygw limit the times, but the number of requests does not depend on the machine.
+If the machine is too slow for a number of nodes, the row has the figures up to that time, a message gives the reason, and no larger
+jobs are tried. Needs `pip install .[bench]` and Go.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ from bai_agent.runtime.stop import RunEndedError, StopReason
 
 JOIN = timedelta(minutes=10)
 START_SECONDS = 60.0
-"""For a process of nodes to start, or to answer once its time is over: a request may hang for as long as a store's patience."""
+"""Longest wait for a node process to start, or to answer after its time is over (seconds). A request can hang until the store's
+timeout."""
 STACK_BYTES = 512 << 10
-"""Of each of the threads, of which there are two for a node."""
+"""Stack size of a thread (bytes). Each node has two threads."""
 PRICES = {"PUT": 5.0, "LIST": 5.0, "GET": 0.4}
 """USD for a million requests, S3 Standard in us-east-1: https://aws.amazon.com/s3/pricing/"""
 PAGE = 1000
 """Keys in one answer to a LIST."""
 PAGE_BYTES, ENTRY_BYTES = 350, 320
-"""Of an answer to a LIST, and for each of its keys, about: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html"""
+"""Approximate size of an answer to a LIST, and of one of its keys:
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html"""
 COLUMNS = (
     "nodes",
     "join, s",
@@ -67,7 +69,7 @@ COLUMNS = (
 
 
 class CountingStore(S3Store):
-    """Counts its requests and their bytes: those of bodies, and about those of lists."""
+    """Store that counts requests and bytes. The bytes of bodies are exact, and the bytes of lists are estimates."""
 
     requests: Counter[str]
 
@@ -91,7 +93,7 @@ class CountingStore(S3Store):
 
 
 class TooSlowError(Exception):
-    """This machine is too slow for so many nodes: a sentence, and what was seen until then."""
+    """This machine is too slow for a number of nodes. Has the reason, and the row with the figures up to that time."""
 
     def __init__(self, why: str, row: str) -> None:
         super().__init__(why)
@@ -100,24 +102,24 @@ class TooSlowError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """How the nodes of one process met the others."""
+    """Result of the join of one process's nodes."""
 
     met: int
-    """How many of them did."""
+    """Number of the process's nodes that met all other nodes."""
     at: float
-    """When the last of them had: of the monotonic clock, which processes share."""
+    """Time at which the process's last node had joined (monotonic clock, which all processes share)."""
     requests: Counter[str]
     trouble: str
-    """Why one of them did not."""
+    """Why one of the process's nodes did not join; "" if all nodes joined."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Later:
-    """What they did after that."""
+    """Requests and trouble of one process's nodes after the join."""
 
     requests: Counter[str]
     trouble: str
-    """Why one of them gave another up."""
+    """Why one node regarded another node as lost; "" if no node did."""
 
 
 def main() -> int:
@@ -125,7 +127,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 20, 100, 300, 1000])
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the nodes then go on")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="seconds that the nodes run after the join"
+    )
     parser.add_argument("--each", type=int, default=125, help="workers in one process")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for all to meet")
     options = parser.parse_args()
@@ -154,7 +158,8 @@ def main() -> int:
 
 
 def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float) -> tuple[str, float]:
-    """Let so many nodes meet and go on; return the row of the table, and seconds until all had met. Raises TooSlowError."""
+    """Let `nodes` nodes join and run for `seconds`. Return the row of the table, and the seconds until all nodes had joined.
+    Raises TooSlowError."""
     groups = [range(1), *(range(first, min(first + each, nodes)) for first in range(1, nodes, each))]
     context = multiprocessing.get_context("spawn")
     processes, ends = [], []
@@ -168,18 +173,16 @@ def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float
             processes.append(process)
             ends.append(here)
         if len(gather(ends, START_SECONDS + len(groups))) < len(groups):
-            raise TooSlowError("not all of its processes of nodes have started", cells(f"{nodes:,}"))
+            raise TooSlowError("not all node processes have started", cells(f"{nodes:,}"))
         begun = time.monotonic()
         tell(ends)
         met: list[Met] = gather(ends, patience + START_SECONDS)
         spent = sum(price(group.requests) for group in met)
         if (count := sum(group.met for group in met)) < nodes:
-            why = next(
-                (group.trouble for group in met if group.trouble), "a process of nodes does not answer"
-            )
+            why = next((group.trouble for group in met if group.trouble), "a node process does not answer")
             asked = sum(calls(group.requests) for group in met)
             raise TooSlowError(
-                f"{count:,} had met all others after {time.monotonic() - begun:.0f} s and {asked:,} requests; {why}",
+                f"{count:,} nodes had met all other nodes after {time.monotonic() - begun:.0f} s and {asked:,} requests; {why}",
                 cells(f"{nodes:,}", f"> {time.monotonic() - begun:.0f}", "", "", "", "", f"{spent:.4f}"),
             )
         joined = max(group.at for group in met) - begun
@@ -188,10 +191,10 @@ def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float
         tell(ends)
         trouble = next((group.trouble for group in later if group.trouble), "")
         if len(later) < len(groups):
-            trouble = "a process of nodes does not answer any more"
+            trouble = "a node process does not answer any more"
         if trouble:
             partial = cells(f"{nodes:,}", f"{joined:.1f}", "", "", "", "", f"{spent:.4f}")
-            raise TooSlowError(f"all had met after {joined:.1f} s; then: {trouble}", partial)
+            raise TooSlowError(f"all nodes had joined after {joined:.1f} s; then: {trouble}", partial)
         for process in processes:
             process.join(START_SECONDS)
     finally:
@@ -215,14 +218,14 @@ def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float
 
 
 def cells(*texts: str) -> str:
-    """Return a row of the table; what is not known is empty."""
+    """Return a row of the table. Unknown cells are empty."""
     return f"| {' | '.join([*texts, *[''] * (len(COLUMNS) - len(texts))])} |"
 
 
 def live(
     parent: Connection, ranks: Sequence[int], nodes: int, endpoint: str, seconds: float, patience: float
 ) -> None:
-    """Be the nodes `ranks`, in a process of their own; each step waits for the parent's word."""
+    """Run the nodes `ranks` in this process. Each step waits for a message of the parent process."""
     threading.stack_size(STACK_BYTES)
     monitors = [monitor(rank, nodes, endpoint) for rank in ranks]
     wait(parent, None)
@@ -256,7 +259,8 @@ def live(
 
 
 def wait(parent: Connection, answer: Any) -> None:
-    """Say something, and wait for the parent's word; it ends this process where it gives up."""
+    """Send `answer` to the parent process, and wait for its next message. If the parent gives up, the parent ends this
+    process."""
     parent.send(answer)
     parent.recv()
 
@@ -267,7 +271,7 @@ def tell(ends: Sequence[Connection]) -> None:
 
 
 def gather(ends: Sequence[Connection], seconds: float) -> list[Any]:
-    """Return what the processes say within so many seconds, less those that say nothing or have ended."""
+    """Return the answers of the processes that answer within `seconds`."""
     deadline = time.monotonic() + seconds
     answers = []
     for each in ends:
@@ -284,12 +288,12 @@ def monitor(rank: int, nodes: int, endpoint: str) -> PeerMonitor:
 
 
 def join(own: PeerMonitor, rank: int, nodes: int, *, deadline: float) -> str:
-    """Meet the other nodes; return why this one did not by `deadline` (of `time.monotonic()`), else ""."""
+    """Join the other nodes. Return why this node did not join by `deadline` (of `time.monotonic()`), or ""."""
     me = Peer(rank=rank, address=f"10.{rank >> 16}.{rank >> 8 & 255}.{rank & 255}", port=29500)
 
     def stop() -> StopReason | None:
         if time.monotonic() > deadline:
-            return StopReason(Outcome.JOIN_FAILED, f"node {rank} had waited for its whole time (--patience)")
+            return StopReason(Outcome.JOIN_FAILED, f"node {rank} did not join within --patience")
         return own.reason(None)
 
     try:
@@ -301,7 +305,7 @@ def join(own: PeerMonitor, rank: int, nodes: int, *, deadline: float) -> str:
 
 
 def total(monitors: Sequence[PeerMonitor]) -> Counter[str]:
-    """Return the requests of all of them together, so far."""
+    """Return the number of requests and bytes so far, over the stores of all `monitors`."""
     stores = [each.attempt.job.store for each in monitors]
     return sum((Counter(each.requests) for each in stores if isinstance(each, CountingStore)), Counter())
 
