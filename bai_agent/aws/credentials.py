@@ -1,9 +1,9 @@
 """Finds AWS credentials: in the environment, a user's AWS configuration, or the instance's role.
 
-botocore handles a user's configuration: profiles, single sign-on, assumed roles. An agent from a bundle runs
-on an EC2 instance. Such an agent never uses the image's botocore, because botocore waits for the metadata
-service's token only once, for 1 s. If the wait was in vain, botocore continues without a token, but an
-instance with HttpTokens=required refuses requests without a token.
+botocore handles a user's configuration: profiles, single sign-on, assumed roles. An agent that runs from
+bai's bundle (on an EC2 instance) never uses the image's botocore, because botocore waits for the metadata
+service's token only once, for 1 s. If no token arrives in this time, botocore continues without a token, but
+an instance with HttpTokens=required refuses such requests.
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 """
 
@@ -36,8 +36,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-c
 """
 _METADATA_VARIABLES = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED")
 _AWAY_PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Pauses (seconds) between tries if the metadata service answered before, but does not answer now. Pauses and
-tries together take half a minute or slightly more."""
+"""Pauses (seconds) between tries if the metadata service answered before, but does not answer now. The pauses
+and the tries together take about half a minute."""
 _OWN_PROVIDERS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -50,8 +50,8 @@ _CONFIGURATION = (
 
 
 def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Credential] | None:
-    """Return a function that provides obstore with credentials. Return None if obstore finds the credentials
-    itself.
+    """Return a function that provides obstore with credentials. Return None if obstore can find the
+    credentials without this function.
 
     Raises CredentialsError if there are no credentials.
     """
@@ -61,7 +61,7 @@ def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Creden
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:
-    """Return whether botocore is to find the credentials.
+    """Return whether bai uses botocore to find the credentials.
 
     botocore is used if botocore is installed, if AWS is configured for botocore, and if the agent does not
     run from a bundle.
@@ -96,8 +96,8 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
         return _configured()
     if name := _own_provider(environment):
         raise CredentialsError(
-            f"{name} is set, but without botocore only S3 takes credentials from it; set AWS_ACCESS_KEY_ID and "
-            f"AWS_SECRET_ACCESS_KEY, or unset {name} to take the instance's role"
+            f"{name} is set, but without botocore this variable only works for S3; set AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY, or unset {name} to use the instance's role"
         )
     role = _shared_role(environment)
     # If the metadata service has given credentials before, a short outage of the service is not an error.
@@ -108,7 +108,7 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
 
 def for_obstore(keys: Callable[[], Keys]) -> Callable[[], S3Credential]:
     """Return a credential provider for obstore. The provider's credentials expire early, so that obstore
-    calls the provider again soon. Each call is cheap, because `keys` is cheap."""
+    calls the provider again soon. A call of the provider costs little, because `keys` costs little."""
 
     def provide() -> S3Credential:
         found, soon = keys(), datetime.now(timezone.utc) + _LIVE
@@ -135,7 +135,8 @@ class InstanceRole:
     def keys(self) -> Keys:
         """Return valid credentials. Raises MetadataError.
 
-        Waits for a while if the metadata service answered earlier requests, but does not answer now.
+        This method retries for a while if the metadata service answered earlier requests, but does not answer
+        now.
         """
         for pause in (*_AWAY_PAUSES, None):
             try:
@@ -155,7 +156,8 @@ class RenewedRole:
     """An instance's role with a thread that renews the role's credentials before they are needed.
 
     Requests to AWS do not wait for a slow metadata service, because the thread has valid credentials ready.
-    If a request waited, the node's heartbeat could be late, and other nodes would regard the node as lost.
+    Without the thread, a request could wait so long that the node's heartbeat is late and other nodes regard
+    the node as lost.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class RenewedRole:
 
     @property
     def is_known(self) -> bool:
-        """Whether the role has given credentials before."""
+        """Whether the role has credentials, possibly expired ones."""
         return self._keys is not None
 
     def keys(self) -> Keys:
@@ -242,7 +244,7 @@ def _botocore_keys(credentials: Any) -> Callable[[], Keys]:
 
 def _own_provider(environment: Mapping[str, str]) -> str | None:
     """Return the environment variable that names a container's credentials or a web identity. Return None if
-    no such variable is set."""
+    neither a container's credentials nor a web identity is set."""
     return next((name for name in _OWN_PROVIDERS if environment.get(name)), None)
 
 

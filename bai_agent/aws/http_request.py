@@ -1,7 +1,8 @@
 """Opens HTTP requests, and signs requests to AWS. Redirects are not followed, because they could take a
 signature or a token to another host.
 
-The program that fetches the agent contains the text of this module: standard library only, Python 3.6 or later.
+The text of this module is copied into the program that downloads the agent to an instance. The module must
+therefore run with Python 3.6 and only the standard library.
 """
 
 import hashlib
@@ -20,10 +21,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def open_url(
     url: str, *, data: Optional[bytes] = None, timeout_s: float, by_proxy: bool = True, **request: Any
 ) -> Any:
-    """Return the response, whatever its status. The caller reads and closes it. Raises OSError, HTTPException, ValueError.
+    """Return the response, whatever its status. The caller reads and closes the response. Raises OSError,
+    HTTPException, ValueError.
 
-    `timeout_s` bounds the connection and each read. If `by_proxy` is False, the environment's proxies are not
-    used. `request`: method and headers, as arguments of urllib's Request.
+    `timeout_s` bounds the connection and each read. `by_proxy`: whether the proxies in the environment's
+    variables are used. `request`: method and headers, as arguments of urllib's Request.
     """
     handlers = [_NoRedirects()] if by_proxy else [_NoRedirects(), urllib.request.ProxyHandler({})]
     opener = urllib.request.build_opener(*handlers)

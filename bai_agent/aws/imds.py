@@ -25,7 +25,7 @@ _TRIES = 4
 _TIMEOUT_S = 5.0
 _PAUSE_S = 0.5
 """First pause between tries (seconds), which is doubled after each try. Early in a boot, the metadata service
-may answer late or refuse requests. Later, the service may throttle requests:
+may answer late or refuse requests. After the boot, the metadata service may throttle requests:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling
 """
 
@@ -38,7 +38,8 @@ class Keys:
     secret: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     expires: datetime | None = None
-    """Time at which the keys expire. None if the keys do not expire, or if this time is unknown."""
+    """Time at which the keys expire. None if the keys do not expire, or if their time of expiry is
+    unknown."""
 
 
 def find_token(

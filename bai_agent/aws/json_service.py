@@ -1,4 +1,5 @@
-"""Calls AWS services with a JSON protocol. Standard library only: an instance may not have boto3."""
+"""Calls AWS services with a JSON protocol. This module uses only the standard library, because some instances
+do not have boto3."""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ _LATER_CODES = (
     "ServiceUnavailableException",
 )
 _ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
-"""Service's name in a signature → its name in `AWS_ENDPOINT_URL_…`, if the two names differ."""
+"""For a service whose name in signatures differs from its name in `AWS_ENDPOINT_URL_…`: the second name, by
+the first."""
 _HOSTS = {"ecr": "api.ecr"}
-"""Service's name in a signature → the beginning of the service's host name, if the two differ."""
+"""For a service whose name in signatures differs from the beginning of its host name: that beginning, by the
+name in signatures."""
 
 
 def ask(
@@ -44,12 +47,13 @@ def ask(
     region: str | None = None,
     tries: int = _TRIES,
 ) -> dict[str, Any]:
-    """Call the operation `target` ("AmazonSSM.GetParameter") of `service` ("ssm"), and return its answer.
-    Raises ServiceError.
+    """Call the API operation `target` (such as "AmazonSSM.GetParameter") of the AWS service `service` (such
+    as "ssm"), and return the operation's response. Raises ServiceError.
 
     find: function that returns the signing keys. If `find` is None, the signing keys come from the
-    environment, botocore or the instance's role. region: overrides the region in the environment and the
-    instance's own region. `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's server.
+    environment, botocore or the instance's role. region: the AWS region; if None, the region in the
+    environment or the instance's own region. `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces
+    AWS's server.
     """
     region = region or region_in(environment)
     try:

@@ -16,8 +16,8 @@ _TARGET = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
 
 
 def ecr_region(image: str) -> str | None:
-    """Return the region of the private ECR registry that contains an image. Return None if the image is in
-    another registry."""
+    """Return the region of the private ECR registry that contains an image. Return None if the image is not
+    in a private ECR registry."""
     found = _ECR.fullmatch(image.partition("/")[0])
     return found[1] if found else None
 

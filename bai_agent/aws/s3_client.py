@@ -1,9 +1,9 @@
 """Creates clients for S3 buckets with endpoint, region and time limits, and translates S3's errors into
 sentences.
 
-obstore (Rust) transfers the bytes. Only obstore's own retries are used. These retries cover refused and
-dropped connections, stalls, 5xx and throttling, and resume a body with a Range. S3's error codes are found in
-the texts of obstore's errors.
+The library obstore (written in Rust) uploads and downloads the objects. Only obstore retries requests, after
+refused and dropped connections, stalls, 5xx and throttling. A retry resumes the response's body with a Range.
+S3's error codes are found in the texts of obstore's errors.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def connect(
 
     Raises CredentialsError if there are no credentials, and S3Error if the endpoint is not an address.
 
-    `endpoint` replaces AWS's server. If `endpoint` is None, the variable `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3`
-    or `AWS_ENDPOINT_URL` does. In URLs of such a server, the bucket is the first part of the path.
+    `endpoint` replaces AWS's server. If `endpoint` is None, the environment variable `S3_ENDPOINT`,
+    `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL` replaces AWS's server. In the URLs of a server that replaces
+    AWS's, the bucket is the first part of the path.
     """
     # Imported here, so that obstore's native part is loaded only if S3 is used.
     from obstore.exceptions import BaseError
@@ -161,8 +162,8 @@ def _names_server(address: str) -> bool:
 
 
 def classify_s3_error(error: Exception, *, missing: str | None = None, denied: str | None = None) -> str:
-    """Return the meaning of `error` as half a sentence. If access was denied, return `missing` or `denied` if
-    either is set."""
+    """Return the meaning of `error` as a phrase for a message. missing, denied: texts to return instead if
+    access was denied (`missing` has precedence)."""
     code = code_of(error)
     text = f"{type(error).__name__}: {error}"
     if code in _MEANINGS:
@@ -196,8 +197,8 @@ def code_of(error: Exception) -> str:
 
 _DENIED = "access denied; the credentials need s3:GetObject on the key (and, for a folder, s3:ListBucket on its bucket)"
 DENIED_OR_MISSING = (
-    "access denied, or there is no such key: without the right to list the bucket S3 does not tell which;  "
-    "check the key, and that the credentials have s3:GetObject on it"
+    "access denied, or there is no such key (S3 reports which only if the credentials have s3:ListBucket); "
+    "check the key, and that the credentials have s3:GetObject on the key"
 )
 _ELSEWHERE = "the bucket is in another region; name that region as `region`"
 _MEANINGS = {
@@ -213,8 +214,8 @@ _MEANINGS = {
     "InvalidObjectState": "the object is archived (Glacier); restore it first",
 }
 _NO_METADATA = r"\bMetadataError: (.+)"
-"""Pattern with which obstore's error text shows that bai's credential provider failed because of the instance
-metadata service."""
+"""Regular expression that matches obstore's error text if bai's credential provider failed because of the
+instance metadata service."""
 _SIGNS = (
     (_NO_METADATA, "there are no credentials: {}"),
     ("status code: 401|^Unauthenticated", "the credentials were refused; renew them"),
@@ -243,5 +244,5 @@ _SIGNS = (
     ),
     ("without LOCATION", _ELSEWHERE),
 )
-"""Patterns for an error's type and text, each with the meaning of the error. The patterns are tried in this
-order."""
+"""Regular expressions for an error's type and text, each with the meaning of the error. The first expression
+that matches gives the meaning."""

@@ -1,9 +1,9 @@
 """Lists a bucket even if it contains keys that obstore refuses.
 
 Keys that obstore refuses have empty, "." or ".." parts, or control characters. obstore fails to list a folder
-that contains such a key, and any user who may write below a prefix may put such a key there. If obstore
-failed, this module requests the listing again and leaves the refused keys out. Standard library only, because
-an instance may not have boto3.
+that contains such a key. Any user who may write below a prefix can create such a key. If obstore failed, this
+module requests the listing again and leaves the refused keys out. This module uses only the standard library,
+because some instances do not have boto3.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _MOST_BYTES = 16 << 20
-"""Size limit of a page of a listing (bytes). A page of 1,000 keys, each of 1,024 bytes with three characters
-per byte, takes about 4 MB."""
+"""Size limit of a page of a listing (bytes). The largest possible page, with 1,000 keys of 1,024 bytes and
+three characters per byte, takes about 4 MB."""
 _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 """Pattern of the part of a key that obstore refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsableListing:
-    """Objects and folders below a prefix. The names of objects and folders are relative to the client's
-    prefix, as in obstore."""
+    """Objects and folders whose keys begin with a prefix. The names of objects and folders are relative to
+    the client's prefix, as in obstore."""
 
     objects: list[ObjectMeta] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Resolves references to secrets on the machine that uses them. Never writes them to disk."""
+"""Resolves references to secrets on the machine that uses them. This module never writes secrets to disk."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ends child processes within a time limit, because a process that hangs in the kernel, on a disk or a driver, survives even
-SIGKILL."""
+"""Ends child processes within a time limit. The limit is needed because even SIGKILL does not end a process
+that hangs in the kernel, for example on a disk or in a driver."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import IO, Any
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 10.0
-"""Time limit for a killed process to disappear (seconds)."""
+"""Longest wait for a process to end after SIGKILL (seconds)."""
 _GRACE_SECONDS = 5.0
 """Seconds from SIGTERM to SIGKILL for a child that takes too long."""
 _TICK_SECONDS = 0.05
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error
-    """A child process was stopped because the run must end."""
+    """Raised if a child process was stopped because the run must end."""
 
 
 def run_in_session(
@@ -68,8 +68,7 @@ def has_ended(child: subprocess.Popen[Any]) -> bool:
 
 
 def kill_session(child: subprocess.Popen[Any]) -> None:
-    """Kill all processes in the session of a child that is not reaped yet. Then reap the child with
-    `reap`."""
+    """Kill all processes in the session of a child that is not reaped yet, and reap the child with `reap`."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     reap(child)
@@ -91,8 +90,8 @@ def kill(child: subprocess.Popen[Any]) -> bool:
 
 
 def reap(child: subprocess.Popen[Any]) -> bool:
-    """Wait for a killed child; return whether the child is gone. A child that survives is left behind, with a
-    warning in the log."""
+    """Wait for a killed child process, and return whether the child has ended. A child that survives is left
+    behind, with a warning in the log."""
     try:
         child.wait(timeout=KILL_SECONDS)
     except subprocess.TimeoutExpired:

@@ -62,7 +62,7 @@ def contained(
         if name in steering:
             table = "secrets" if name in job.benchmark.secrets else "vars"
             raise SetupError(
-                f"[env.{table}] {name}: podman itself would obey this variable, so it is given as an argument, and it has a secret; "
+                f"[env.{table}] {name}: podman would use this variable for itself, so bai would pass it as a visible argument, but it contains a secret; "
                 "use another name"
             )
     uid, gid, groups = (user.uid, user.gid, user.groups) if user is not None else (0, 0, ())
@@ -195,7 +195,7 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
 
 
 def _limits() -> list[str]:
-    """Return the resource limits of this process as arguments of `--ulimit`. The engine's default limits
+    """Return the resource limits of this process as arguments of `--ulimit`. podman's default limits would
     exceed what some machines allow.
 
     Locked memory is unlimited if this process may lift the limit, because EFA and NCCL lock their buffers.

@@ -1,4 +1,4 @@
-"""Finds the engine of the benchmark's container, and pulls the container's image, if the job names one.
+"""Finds podman, and pulls the image of the benchmark's container, if the job descriptor names an image.
 
 The engine is podman, because its containers are descendants of the shim and write directly into the
 benchmark's log. Docker is not used, because containers of a docker daemon are not descendants of the shim and
@@ -49,7 +49,7 @@ class Container:
 
     podman: str
     image: str
-    """Id of the image. The name is not used, because the name can refer to another image later."""
+    """Id of the image. The image's name is not used, because the name can refer to another image later."""
     environment: Mapping[str, str]
     """The image's own environment variables."""
 
@@ -105,13 +105,13 @@ def _require_version(podman: str) -> None:
     version = re.search(r"(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < _OLDEST:
         raise SetupError(
-            f"[env] container: {podman} is {shown_value(said.strip())}, and {'.'.join(map(str, _OLDEST))} is the oldest that "
-            "works; choose an image with a newer system"
+            f"[env] container: {podman} is {shown_value(said.strip())}, but version {'.'.join(map(str, _OLDEST))} or later is "
+            "needed; choose a machine image with a newer system"
         )
 
 
 def find_container(name: str, rundir: RunDir) -> Container:
-    """Return the container of an image that was pulled for the run. Raises SetupError."""
+    """Return a `Container` for the image that was pulled for the run. Raises SetupError."""
     podman = find_podman()
     try:
         argv = [podman, "image", "inspect", _brought(rundir) or name]
@@ -175,7 +175,7 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
             raise SetupError(f"{failure}: {last_words(output.read_text(errors='replace')[-_LAST_BYTES:])}")
     except subprocess.TimeoutExpired:
         raise SetupError(
-            f"{failure} within limits.pull_timeout; does the registry answer this machine?"
+            f"{failure} within limits.pull_timeout; check that this machine can reach the registry"
         ) from None
     except (OSError, ServiceError) as error:
         is_denied = isinstance(error, ServiceError) and error.code == "AccessDeniedException"
@@ -210,6 +210,6 @@ def ask_podman(podman: str, words: Sequence[str], *, timeout_s: float = _ANSWER_
 
 
 def last_words(text: str) -> str:
-    """Return the last line of the engine's messages, for the user."""
+    """Return the last line of podman's messages, for the user."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return shown_value(lines[-1].removeprefix("Error: ")) if lines else "it says nothing"

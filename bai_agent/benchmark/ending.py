@@ -12,12 +12,12 @@ _SHELL_SIGNAL = 128
 
 
 def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome, str]:
-    """Return the outcome of `ended`, and a sentence for the user.
+    """Return the benchmark's outcome according to its exit.json (`ended`), and a sentence for the user.
 
-    cause: the process that failed first, if a launcher started several processes and the launcher's own exit
-    code says little. The outcome is that of the first cause that applies: the end was not recorded; the
-    benchmark never ran; the agent stopped the benchmark; the agent was told to end; the kernel killed the
-    benchmark because of memory; another signal; the benchmark's own exit code.
+    cause: the process that failed first, if a launcher started several processes. The first cause in this
+    list that applies gives the outcome: the end was not recorded; the benchmark never ran; the agent stopped
+    the benchmark; the agent was told to end; the kernel killed the benchmark because of memory; another
+    signal; the benchmark's own exit code.
     """
     if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence
@@ -51,8 +51,8 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
 
 def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
-    """Return the same as `classify` for the server process of a job. A server that ends before it was ordered
-    to stop has failed."""
+    """Return outcome and sentence, as `classify` does, for the server process of a job. A server that ends
+    before it was ordered to stop has failed."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is None:
         after = _seconds(ended.wall_seconds or 0)
@@ -61,14 +61,14 @@ def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
 
 
 def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, str]:
-    """Return the same as `classify` for a node that only runs `program` for another node. If the processes of
-    such a node end before they were ordered to stop, the node counts as lost."""
+    """Return outcome and sentence, as `classify` does, for a node that only runs `program` for another node.
+    If the node's processes end before they were ordered to stop, the node counts as lost."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is not None:
         return outcome, sentence
     if ended.oom:
         return Outcome.OOM, (
-            "The benchmark ran out of memory on this node: the kernel killed a process of it. "
+            "The benchmark ran out of memory on this node: the kernel killed one of its processes. "
             f"Its largest process had used {_size(ended.peak_memory_bytes or 0)}."
         )
     if ended.lost or ended.exec_error or ended.stop is not None or ended.stop_signal is not None:
@@ -79,8 +79,8 @@ def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, st
 
 
 def classify_process(ended: BenchmarkExit, cause: Cause) -> tuple[Outcome, str]:
-    """Return the same as `classify` for a serving node on which a process failed before the node was told to
-    end."""
+    """Return outcome and sentence, as `classify` does, for a node that serves other nodes. A process failed
+    on the node before the node was told to end."""
     wall = ended.wall_seconds or 0
     if cause.failed is not None:
         wall = max(0.0, wall - max(0, (ended.time or 0) - cause.failed) / 1000)
@@ -142,7 +142,8 @@ def _end(ended: BenchmarkExit) -> str:
 
 
 def _shell_hint(code: int | None) -> str:
-    """Explain an exit code of a shell. For example, 137 means that signal 9 killed the shell's command."""
+    """Explain an exit code of a shell. For example, exit code 137 means that signal 9 killed the shell's
+    command."""
     if code is None:
         return ""
     number = code - _SHELL_SIGNAL

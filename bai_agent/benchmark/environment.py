@@ -29,7 +29,7 @@ STARTUP = Path(__file__).parent / "startup"
 """Folder that is added to PYTHONPATH. The folder's sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
-"""Pythons of the frameworks in AWS's deep learning images. If exactly one of these Pythons exists, it is the
+"""Pythons of the frameworks in AWS's deep learning images. A machine's only Python of this list is the
 benchmark's default Python."""
 
 _STDBUF_FOLDERS = (
@@ -69,10 +69,10 @@ def prepare_environment(
 ) -> dict[str, str]:
     """Return the benchmark's whole environment.
 
-    `base`: the agent's own environment, which the benchmark inherits if the job says so. `secrets`: resolved
-    secrets. `scripts`: the folder of the scripts, if any. `node`: variables that describe the nodes.
-    Precedence of variables, lowest first: `base`, the job's variables, its secrets, the variables that bai
-    sets.
+    `base`: the agent's own environment, which the benchmark inherits if the job sets `inherit_env`.
+    `secrets`: resolved secrets. `scripts`: the folder of the scripts, if any. `node`: variables that describe
+    the nodes. A variable of the job overrides one of `base`, a secret overrides both, and a variable that bai
+    sets overrides all others.
     """
     benchmark = job.benchmark
     env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
@@ -98,9 +98,8 @@ def prepare_environment(
 
 
 def _put_variables(env: dict[str, str], variables: Mapping[str, str], later: Mapping[str, str]) -> None:
-    """Put the job's variables into `env`. `$(NAME)` in a value is expanded from `later`, or from the
-    variables that `env` already has. `$(NAME)` with an unknown name is not replaced, and `$$(` gives a
-    literal `$(`."""
+    """Put the job's variables into `env`. `$(NAME)` in a value is replaced by the variable NAME of `later`,
+    or else of `env`. `$(NAME)` with an unknown name is not replaced, and `$$(` gives a literal `$(`."""
     for name, text in variables.items():
         env[name] = _expand_in_variable(text, {**env, **later})
 
@@ -116,8 +115,8 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     """Replace each `$(NAME)` in `text` by the variable's value, as Kubernetes does in a container's command.
 
     `$(NAME)` with an unknown name is not replaced. `$$` becomes `$`, so `$$(NAME)` gives a literal `$(NAME)`.
-    A `$(NAME)` in a variable's value is not expanded. Source: Kubernetes, "Define a Command and Arguments for
-    a Container".
+    A `$(NAME)` in a variable's value is not expanded. These rules are those of Kubernetes, "Define a Command
+    and Arguments for a Container".
     """
 
     def value(match: re.Match[str]) -> str:
@@ -148,8 +147,8 @@ def scripts_folder(job: Job, rundir: RunDir) -> Path | None:
 
 
 def workspaces(job: Job, rundir: RunDir) -> list[tuple[Job, RunDir]]:
-    """If each arm has its own folders, return each arm as a job with the arm's run directory. If not, return
-    the job itself with its run directory."""
+    """Return each arm of the job as a job with the arm's run directory, if arms have their own folders.
+    Otherwise return the job itself with its run directory."""
     arms = job.arms_apart
     return [(job.of_arm(each), rundir.of_arm(each.name)) for each in arms] or [(job, rundir)]
 
@@ -167,8 +166,8 @@ def make_command_executable(
     """If the command is in the scripts' folder, which is bai's own copy, make the command executable for all
     users who may read it.
 
-    Archives and object stores lose the x bit, but users of the benchmark service expect such a command to
-    run.
+    Archives and object stores lose the x bit, but users of the benchmark service expect a command in the
+    scripts' folder to run.
     """
     if scripts is None or not argv or "/" not in argv[0]:
         return
@@ -228,8 +227,9 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
 
 
 def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
-    """Set how Python and C buffer output. By default, Python and C write whole blocks into a file. Without
-    this setting, the output would not appear live, and a SIGTERM would lose the last block."""
+    """Set how Python and C buffer output. By default, Python and C programs buffer output to a file and write
+    it in large blocks. Without this setting, the output would not appear live, and a SIGTERM would lose the
+    last block."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value

@@ -28,8 +28,8 @@ _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(
 def meet_needs(
     launch: Launch, *, command: Sequence[str], env: Mapping[str, str], cwd: Path, user: User | None
 ) -> tuple[str, ...]:
-    """Return the command line of the launch. If its program is not on PATH, the program's folder is added.
-    Raises SetupError.
+    """Return the command line of the launch. If the launch's program is not on PATH, the command line
+    contains the program's full path. Raises SetupError.
 
     command: the benchmark's own command, which `user` starts in the environment `env` and the folder `cwd`.
     """
@@ -65,8 +65,8 @@ def unknown_versions(
 ) -> list[str]:
     """Return a warning for each package of the benchmark's Python whose version is not known to work.
 
-    versions: the versions that are known to work, by package. No warnings are returned if this Python does
-    not answer or the command is not a Python.
+    versions: the versions that are known to work, by package. The list is empty if the command is not a
+    Python, or if the command's Python does not report versions.
     """
     python = find_program(command[0], path=env["PATH"]) if _is_python(command[0]) else None
     if python is None:
@@ -122,14 +122,14 @@ def _siblings(cpu: int) -> str:
 
 
 def _is_python(program: str) -> bool:
-    """Return whether the name of `program` is that of a Python. The modules that other programs need are not
-    known before these programs run."""
+    """Return whether `program` has the name of a Python interpreter. Modules that are needed by other
+    programs cannot be checked."""
     return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
 
 
 def _has(python: str, module: str, *, env: Mapping[str, str], cwd: Path, user: User | None) -> bool:
-    """Return whether `python` finds `module`. The module is not imported, because an import may take long.
-    Raises SetupError."""
+    """Return whether `python` finds `module`. The check does not import the module, because an import may
+    take long. Raises SetupError."""
     try:
         answer = ask(
             [python, "-c", _HAS_MODULE, module], env=env, cwd=cwd, user=user, timeout_s=_LOOK_SECONDS

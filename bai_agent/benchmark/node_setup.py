@@ -44,11 +44,11 @@ def set_up_node(
     scripts: Path | None,
     stopping: Callable[[], bool],
 ) -> NodeFacts:
-    """Make everything that `setup` requires available; return this node's information for the other nodes. Raises
-    SetupError, Stopped.
+    """Make everything available that `setup` requires, and return information about this node for the other
+    nodes. Raises SetupError, Stopped.
 
     serves: True if other nodes log in to this node, False if this node logs in to other nodes, None if both.
-    may_install: whether this machine only runs this job.
+    may_install: whether this machine only runs this job, so that bai may install packages.
     """
     _require_free(setup.ports)
     if job.benchmark.container is not None:

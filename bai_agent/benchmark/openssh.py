@@ -73,7 +73,7 @@ _INSTALLERS = {
     "yum": "yum --assumeyes install openssh-server openssh-clients",
     "apk": "apk add openssh",
 }
-"""Package manager → its command that installs OpenSSH."""
+"""Command that installs OpenSSH, by package manager."""
 _NO_SERVICE = "systemctl mask --runtime ssh.service ssh.socket sshd.service; "
 """Command that keeps the packaged ssh service from starting. The packaged service would accept logins of
 every user who has a password on this machine."""
@@ -90,9 +90,9 @@ def require_openssh(
     """Find the OpenSSH programs of a node that logs in to other nodes, or that `serves` other nodes (None:
     both). Raises SetupError, Stopped.
 
-    may_install: True if this machine only runs this job. If so, the package manager installs missing
-    programs, once. path: the benchmark's PATH. `user` can put programs into folders of this PATH, so programs
-    that run as root are not searched there.
+    may_install: whether the package manager may install missing programs, because this machine only runs this
+    job. path: the benchmark's PATH. Programs that run as root are not searched in this PATH, because `user`
+    can write to its folders.
     """
     own_path = path if user is None else DEFAULT_PATH
     roles = ("ssh", "sshd") if serves is None else ("sshd" if serves else "ssh",)
@@ -141,7 +141,7 @@ def ready_server(
     user: User | None,
 ) -> tuple[str, ...]:
     """Write the files of an sshd, and return its command. Processes that the sshd starts get the variables of
-    `env`, except secrets and variables that are only `inherited`.
+    `env`, except secrets and variables that have the same value in `inherited`.
 
     Raises SetupError.
     """
@@ -185,7 +185,7 @@ def _require(program: str, path: str) -> Path:
 def _require_plain(folder: Path) -> None:
     if _PLAIN.fullmatch(str(folder)) is None:
         raise SetupError(
-            f"sshd cannot use files in {folder}: its path may hold letters, digits and / . _ + , = @ - alone; "
+            f"sshd cannot use files in {folder}: its path may only contain letters, digits and / . _ + , = @ -; "
             "keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
         )
 
@@ -197,12 +197,13 @@ def _account(user: User | None) -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         raise SetupError(
-            f"sshd lets only accounts in, and the user id {os.geteuid()} has none on this machine; name one with [env] user"
+            f"sshd needs a user account, and the user id {os.geteuid()} has no account on this machine; set [env] user to an account"
         ) from None
 
 
 def _is_locked(account: str) -> bool:
-    """Return whether the account's password is locked. sshd then rejects all logins unless PAM decides."""
+    """Return whether the account's password is locked. sshd without PAM rejects all logins to a locked
+    account."""
     with suppress(OSError):
         for line in Path("/etc/shadow").read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -235,7 +236,7 @@ def _keygen(key: Path, path: str) -> None:
 
 def _install(path: str, stopping: Callable[[], bool]) -> str:
     """Install OpenSSH with this machine's package manager, if bai supports this package manager. Return the
-    failure as a part of a sentence, or "" after a success.
+    reason of a failure as a part of a sentence; "" if the installation succeeded.
 
     Raises Stopped.
     """
@@ -275,8 +276,8 @@ def server_files(
     """Return the files of an sshd as a dictionary from name to text. The sshd only admits the holder of one
     key, as `account`.
 
-    Each command starts in `cwd`, in the environment `env` without names that are invalid in a shell. use_pam:
-    must be True if the account's password is locked.
+    Each command starts in `cwd`. Its environment is `env`, without variables whose names are invalid in a
+    shell. use_pam: must be True if the account's password is locked.
     """
     address = f"[{server.address}]" if ":" in server.address else server.address
     config = {
@@ -320,8 +321,8 @@ def client_files(folder: Path, hosts: Sequence[Peer], *, ssh: Path) -> dict[str,
     """Return the files of an `ssh` as a dictionary from name to text. The `ssh` logs in to `hosts` and trusts
     only their published keys.
 
-    ssh: path of the machine's own ssh program. Hosts that are not in `hosts` are reached with the usual
-    configuration.
+    ssh: path of the machine's own ssh program. For hosts that are not in `hosts`, `ssh` uses the user's and
+    the machine's usual configuration.
     """
     addresses = [peer.address for peer in hosts]
     config = []

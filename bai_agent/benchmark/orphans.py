@@ -20,9 +20,9 @@ _LIMIT_S = 10.0
 def kill_remains(rundir: RunDir, started: Started | None) -> int:
     """Kill every process of the LOST benchmark of `rundir`; return their number.
 
-    The killed processes are those with the run's mark in their environment, the session of `started`
-    (started.json) if there is proof that the shim of this run started that session, and all descendants of
-    these processes. Raises BusyError if the shim lives.
+    The function kills the processes with the run's mark in their environment, and their descendants. It also
+    kills the session of `started` (started.json), if there is proof that this run's shim started the session.
+    Raises BusyError if the shim is alive.
     """
     if is_locked(rundir.shim_lock):
         raise BusyError(
@@ -60,7 +60,8 @@ def _kill_all(find_roots: Callable[[list[Process]], list[Process]]) -> int:
 
 
 def _with_descendants(find_roots: Callable[[list[Process]], list[Process]]) -> list[Process]:
-    """Return the found processes and their descendants, without this process and its ancestors."""
+    """Return the processes that `find_roots` finds, and their descendants, without this process and its
+    ancestors."""
     processes = all_processes()
     spared = _ourselves(processes)
     roots = [process for process in find_roots(processes) if process.pid not in spared]
@@ -81,8 +82,8 @@ def _marked(mark: str, processes: list[Process]) -> list[Process]:
 
 
 def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list[Process]:
-    """Return the processes in the session of the benchmark's first process. In a job with several runs, this
-    is the first process of the last run."""
+    """Return the processes in the session of the benchmark's first process. In a job with several runs, the
+    session is that of the last run's first process."""
     pid, start = started.pid, started.start
     runs = read_repeats(rundir.repeats).runs
     if runs and runs[-1].boot_id == started.boot_id:

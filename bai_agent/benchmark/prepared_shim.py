@@ -1,5 +1,5 @@
 """Starts the benchmark's shim before the order for the shim is known. The shim loads its modules in parallel
-with the agent, and then waits for the order."""
+with the agent, and then waits for the agent's order to run the benchmark."""
 
 from __future__ import annotations
 

@@ -105,10 +105,10 @@ class PythonDescription:
     packages: list[str]
     """The Python's own folders of packages."""
     distributions: dict[str, str]
-    """Normalised name → version, of the distributions that `import` finds."""
+    """Versions of the distributions that `import` finds, by normalised name."""
     installed: list[dict[str, str]]
-    """Normalised name → version, of the distributions in each folder of `packages` and in the user's own
-    folder of packages."""
+    """Versions of the distributions in each folder of `packages` and in the user's own folder of packages, by
+    normalised name."""
     sources: list[str]
     """Paths of the files and folders that the description depends on."""
 
@@ -149,8 +149,8 @@ def ask(
     cwd: Path = Path("/"),
     with_stderr: bool = False,
 ) -> ProgramOutput:
-    """Run a program to its end. Raises NoAnswerError. When the program ends or its time is over, the
-    processes that the program started are stopped.
+    """Run a program to its end. Raises NoAnswerError. The processes that the program started are stopped when
+    the program ends or reaches its time limit.
 
     subprocess.run is not used, because after its timeout it waits without a limit for every process that has
     the pipe open.

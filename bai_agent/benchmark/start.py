@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from bai_agent.benchmark.container_image import Container
 
 OOM_SCORE_ADJ = 500
-"""Number by which the benchmark's OOM score exceeds the agent's (0 to 1000). With a higher score, the kernel
-kills the benchmark first."""
+"""Number by which the benchmark's OOM score exceeds the agent's (0 to 1000). If memory runs out, the kernel
+kills the process with the highest score first."""
 
 _USUAL_UMASK = 0o022
 
@@ -58,7 +58,7 @@ _DEATH_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The order to the shim, resolved."""
+    """The agent's order to the shim, with all variables and secrets resolved."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -76,12 +76,12 @@ class Order:
     runs_together: bool = False
     """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
-    """Words that precede a command on every node, if the command runs before or after a run."""
+    """Words that precede the commands before and after a run, so that these commands run on every node."""
     contained_env: Mapping[str, str] | None = None
-    """The benchmark's variables in its container, if `env` is the environment of a container engine that
-    changes the user. None if the benchmark has no container."""
+    """The benchmark's variables in its container, if podman changes the user. `env` is then the environment
+    of podman. None if the benchmark has no container."""
     arms: tuple[Order, ...] = ()
-    """Orders for the arms of `[repeat]`, each with the arm's own command."""
+    """Orders for the arms of `[repeat]`. Each order has the command of one arm."""
     listens_at: str | None = None
     """Address of this node on which the shim listens as long as it lives. None if no other node connects to
     the shim."""
@@ -107,8 +107,8 @@ def make_order(
 
     launch: the strategy's function that returns this node's launch for the job and the benchmark's command.
     node: the variables that describe the nodes. secrets: resolved secrets. token: secret with which the nodes
-    sign requests to each other. umask: the caller's umask, for a benchmark that runs as the caller's user.
-    Raises SetupError.
+    sign requests to each other. umask: the umask of the agent's caller, for a benchmark that runs as the same
+    user. Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
     # If another node starts this node's processes, that other node also repeats the runs.
@@ -273,7 +273,7 @@ def _job_of_arm(job: Job, arm: Arm) -> Job:
 
 
 def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -> State:
-    """Start the benchmark, unless it was started before. Return the benchmark's state afterwards.
+    """Start the benchmark, unless it was started before. Return the benchmark's state after the start.
 
     Raises ShimError if the benchmark did not run and may be launched again.
     """
@@ -296,7 +296,7 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
             # start.
             kill(child)
             kill_marked(str(rundir.path))
-            said = "it deleted or renamed the files of its run directory at once"
+            said = "the benchmark deleted or renamed files of its run directory immediately"
         raise ShimError(
             f"{rundir.path}: the benchmark could not be launched: {said or 'its shim was killed'}"
         )

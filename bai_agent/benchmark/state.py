@@ -25,7 +25,7 @@ from bai_agent.shim.proc import RUN_MARKER, Process, read_process
 _SHIMS = ("bai_agent/shim/shim.py", "bai_agent/benchmark/shim.py")
 """Paths of the shim's program, in this version of bai and in earlier versions whose jobs may still run."""
 _Pid = Annotated[int, Rule("a process id", 1, 2**22 + 1)]
-"""Upper bound of pids: proc_sys_kernel(5)."""
+"""Valid process ids; for the upper bound see proc_sys_kernel(5)."""
 _OUTPUT = (1, 2)
 """File descriptors of a benchmark that refer to the benchmark's log: stdout and stderr."""
 
@@ -86,8 +86,8 @@ def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
 def is_of_run(process: Process, rundir: RunDir, *, shim: Process | None) -> bool:
     """Return whether `process` was started by a shim of `rundir`.
 
-    A process belongs to the run if the living shim is its parent. An orphaned process belongs to the run if
-    its environment contains the run's mark, or if it writes to the run's log.
+    A process belongs to the run if the run's shim is alive and is the parent of the process. An orphaned
+    process belongs to the run if its environment contains the run's mark, or if it writes to the run's log.
     """
     return (
         (shim is not None and process.parent == shim.pid)
@@ -110,8 +110,8 @@ def _same_folder(one: str, other: str) -> bool:
 
 
 def _writes_log(pid: int, log: Path) -> bool:
-    """Return whether the output of a process is the file `log` itself. If `log` is a link, the link's target
-    does not count."""
+    """Return whether the output of a process is the file `log` itself. Return False for a process that writes
+    to the target of `log`, if `log` is a link."""
     try:
         there = log.lstat()
         found = [Path(f"/proc/{pid}/fd/{each}").stat() for each in _OUTPUT]
@@ -134,7 +134,8 @@ _TICK_S = 0.01
 
 
 class State(Enum):
-    """State of a benchmark. A benchmark's state only changes to a state further down in this list."""
+    """State of a benchmark. The states are in chronological order: a benchmark never returns to an earlier
+    state."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
@@ -165,8 +166,8 @@ class StartedBenchmark:
         self._started: Started | None = None
 
     def alive(self) -> bool:
-        """Return False only if the benchmark's first process has certainly ended. A process that has not
-        started yet counts as alive."""
+        """Return False only if the benchmark's first process has certainly ended. Return True if the process
+        has not started yet."""
         if self._started is None:
             self._started = read_started(self._rundir)
             if self._started is None:
@@ -214,7 +215,7 @@ def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
 
 def running_seconds(started: Started | RepeatedRun | None) -> float:
     """Return the seconds since the benchmark's start, according to started.json. Return 0 if the machine was
-    booted after the start."""
+    rebooted after the benchmark's start."""
     if started is None or started.boot_id != boot_id():
         return 0.0
     begun = started.start / os.sysconf("SC_CLK_TCK")

@@ -1,5 +1,5 @@
-"""Stops a benchmark with an order to its shim. If the disk has no room for an order, this module sends a
-signal. If the shim is dead or hangs, this module kills the processes directly."""
+"""Stops a benchmark with an order to its shim. If the disk is too full for the order's file, the shim gets a
+signal. If the shim is dead or hangs, the agent kills the benchmark's processes directly."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
-    """Request that the shim stops the benchmark. Only the first request counts. Return whether this call made
-    the first request."""
+    """Request that the shim stops the benchmark. Only the first request to stop has an effect. Return whether
+    this call's request is the first."""
     order = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
     return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
 
@@ -62,8 +62,8 @@ def ordered_grace(rundir: RunDir) -> timedelta | None:
 def end_lost(rundir: RunDir, *, started: Started | None = None) -> None:
     """End the processes of a benchmark that is LOST, or whose shim does not obey, and write its exit.json.
 
-    started: the content of started.json, in case the benchmark deleted the file. Raises BusyError if the shim
-    cannot even be killed.
+    started: the content of started.json, which is needed if the benchmark deleted the file. Raises BusyError
+    if the shim cannot even be killed.
     """
     started = started or read_started(rundir)
     _kill_shim(rundir, started)
@@ -101,10 +101,10 @@ def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
 
 
 def end_without_order(rundir: RunDir) -> None:
-    """Stop a benchmark if the disk has no room for a stop.json. The shim is sent SIGTERM instead, on which
-    the shim stops the benchmark as well.
+    """Stop a benchmark if the disk is too full for the file stop.json. The shim gets SIGTERM, and stops the
+    benchmark as it does after an order in stop.json.
 
-    Raises the errors of `end_lost`, which is called as the last resort.
+    Raises the errors of `end_lost`, which is called if the shim does not stop the benchmark.
     """
     if state(rundir) is State.RUNNING:
         _signal_shim(rundir, read_started(rundir), signal.SIGTERM)

@@ -13,11 +13,11 @@ from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User, writable_folder
 
 _SEARCH = 0o011
-"""Mode bits with which other users can reach a known name in a folder, but cannot list the folder."""
+"""Mode bits that let other users open a file in a folder if they know its name, but not list the folder."""
 
 _LIMIT_S = 30.0
-"""Time limit for a check that enters a few folders (seconds). A hanging file system would otherwise block the
-check."""
+"""Time limit for the check whether the user can enter a few folders (seconds). Without the limit, a hanging
+file system would block the check."""
 
 # A shell tries to enter the folders, so that the kernel decides, because access lists, capabilities and mount
 # options all matter.
@@ -38,8 +38,8 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 
 def give_to(user: User, path: Path) -> None:
-    """Make the user the owner of a file or folder. The owners of a folder's content do not change. Only the
-    agent's user may write in the parent folder. Raises SetupError."""
+    """Make the user the owner of a file or folder. Files in the folder keep their owners. Only the agent's
+    user may write in the parent folder. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)
@@ -53,8 +53,8 @@ def give_all_to(user: User, folder: Path) -> None:
     """Make the user the owner of one of bai's folders and of everything in the folder. A folder that the user
     already owns is not changed. Raises SetupError.
 
-    Other users cannot replace a name in the folder during the change, because they cannot enter the folder,
-    and the folder's own owner changes last.
+    Other users cannot replace a file during the change, because they cannot enter the folder. The owner of
+    the folder itself changes last.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -75,7 +75,7 @@ def give_all_to(user: User, folder: Path) -> None:
 
 def _not_theirs(user: User, path: Path) -> SetupError:
     return SetupError(
-        f'[benchmark] user "{user.name}": {path} cannot be made theirs; only root may run a '
+        f'[benchmark] user "{user.name}": bai cannot make the user the owner of {path}; only root may run a '
         "benchmark as another user: leave the key out"
     )
 
@@ -123,5 +123,5 @@ def require_access(user: User, folders: Sequence[Path]) -> None:
         blocked = os.fsdecode(output) or str(folders[-1])
         raise SetupError(
             f'[benchmark] user "{user.name}" cannot enter {blocked}, which leads to the benchmark\'s folder {folders[-1]}: '
-            f"`chmod o+x` it, or keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
+            f"run `chmod o+x` on the first folder, or keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
         )

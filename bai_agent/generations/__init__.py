@@ -1,1 +1,2 @@
-"""Generations: stretches of a job between two restarts, each with fixed members that start and end together."""
+"""Generations of a job: the time between two restarts, with fixed member nodes that start and end
+together."""

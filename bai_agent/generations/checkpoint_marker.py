@@ -2,10 +2,10 @@
 g is complete.
 
 The files of a checkpoint are `nodes/<n>/checkpoint/<slot>/<place>`, where `place` is a file's place in the
-marker's list. A node overwrites its oldest slot, so a node's checkpoints need no more room than its three
-largest checkpoints, whatever the files are called. The marker is written after the files, and only once.
-Without a marker there is no checkpoint. If a checkpoint's files were overwritten later, their checksums
-differ from those in the marker.
+marker's list. A node overwrites the oldest of its three slots, so the node needs no more space than its three
+largest checkpoints together. The marker is written after the files, and only once. A checkpoint without a
+marker is ignored. If a checkpoint's files were overwritten later, their checksums differ from those in the
+marker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ are complete while the next checkpoint is written."""
 MOST_FILES = 50_000
 """Maximum number of files in a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
-"""Number of newest markers that are read to find a node's own last checkpoint and the checkpoint of a new
+"""How many of the newest markers are read, to find a node's last checkpoint or the checkpoint for a new
 generation."""
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})", re.ASCII)
 _SUM = re.compile(r"[0-9a-f]{64}")
@@ -95,7 +95,8 @@ def checkpoint_number(name: str) -> CheckpointNumber | None:
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """The checkpoints of an attempt. Each call queries the store (without a cache). Raises StoreError."""
+    """The checkpoints of one attempt of a job. Each call queries the store (without a cache). Raises
+    StoreError."""
 
     attempt: AttemptRecord
 
@@ -131,9 +132,9 @@ class CheckpointRecord:
     ) -> CheckpointMarker | None:
         """Return the checkpoint from which the generation `before` continues.
 
-        The result is the newest checkpoint of the generations from `since` on. If these generations have no
-        checkpoint, the result is `base`, the first checkpoint of the generation `since`. A lost node may
-        still write checkpoints of a generation before `since`. Such checkpoints are ignored.
+        The result is the newest checkpoint of the generation `since` and later generations. If there is none,
+        the result is `base`, the checkpoint with which the generation `since` began. A lost node may still
+        write checkpoints of a generation before `since`. Such checkpoints are ignored.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:
@@ -150,15 +151,15 @@ class CheckpointRecord:
         return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1
 
     def next_slot(self, node: int) -> int:
-        """Return the slot that a node's next checkpoint overwrites. Slots are used in turn, so this slot
-        follows the slot of the node's newest checkpoint."""
+        """Return the slot that a node's next checkpoint overwrites. The slot is the one after the slot of the
+        node's newest checkpoint; after the last slot comes the first."""
         for each in islice(self.markers(), _LOOKED_AT):
             if each.node == node:
                 return (each.slot + 1) % SLOTS
         return 0
 
     def folder(self, marker: CheckpointMarker) -> str:
-        """Return the key below which the files of a checkpoint are, with a slash at its end."""
+        """Return the key prefix of a checkpoint's files, which ends with a slash."""
         return self.attempt.key(f"nodes/{marker.node}/checkpoint/{marker.slot}/")
 
     def file_key(self, marker: CheckpointMarker, place: int) -> str:
@@ -204,16 +205,17 @@ def marker_digest(marker: CheckpointMarker) -> str:
 
 
 def read_marker(table: object, at: CheckpointNumber, *, where: str) -> CheckpointMarker:
-    """Return the marker of the checkpoint `at` from its parsed object. Raises RecordError."""
+    """Return the marker of the checkpoint `at`. table: the parsed content of the marker's object. Raises
+    RecordError."""
     marker = checked(CheckpointMarker, table, where=where)
     if marker.at != at:
-        raise RecordError(f"{where}: it is of {marker.name}; nothing is taken from it")
+        raise RecordError(f"{where}: it is of {marker.name}, another checkpoint; the marker is not used")
     names = {each.name for each in marker.files}
     if len(names) < len(marker.files):
-        raise RecordError(f"{where}: it has the same name twice; nothing is taken from it")
+        raise RecordError(f"{where}: it lists the same name twice; the marker is not used")
     for each in marker.files:
         if (problem := _problem(each, names)) is not None:
-            raise RecordError(f"{where}: {each.name!r} {problem}; nothing is taken from it")
+            raise RecordError(f"{where}: {each.name!r} {problem}; the marker is not used")
     return marker
 
 

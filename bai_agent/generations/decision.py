@@ -1,42 +1,42 @@
 """Decides what follows a generation. The decision is a pure function of the job's observations and its
 policy.
 
-A *generation* is a stretch of a job with fixed members in a fixed order. All members start together and end
-together. A *member* is a node of a generation. The decision is that of the first row of `ROWS` whose
-observation applies:
+A *generation* is a part of a job's time in which the job has fixed member nodes in a fixed order. All members
+of a generation start together and end together. The first row of this table (`ROWS`) whose observation is
+true gives the decision:
 
 | observation | decision |
 |---|---|
-| every member has succeeded; in an elastic job, a node may have been lost in the last 25 s | end: succeeded |
-| the job was cancelled | end |
-| a failure that would recur, or an exit code that is not retried; before generation 0, a node cannot prepare | end with the failure |
-| members could not restore the checkpoint, and too few others are left | end with the failure |
-| a failure, and no restart is left | end with the failure |
-| `max_runtime` is over; in a fixed job only between two generations, because its agents stop what runs | end |
-| a late node cannot prepare | only that node ends |
-| before generation 0, enough nodes have joined, and no other node is waited for | run with the joined nodes, in the order of their numbers; if too few joined, end |
-| a member is lost, is leaving, or has not stopped or restored in time | run without the member; if too few are left, park |
-| a member has saved its state without a request, and ended to be started again | the same members again at once |
-| a failure | the same members again after the backoff |
-| the job is parked, and enough nodes are there | run with these nodes |
-| the job is parked for `elastic.wait` | end |
-| a node has joined, there are fewer members than desired, and the generation has run for `pause` | run with the node in addition |
+| every member has succeeded; in an elastic job, also if a node was lost in the last 25 s | end the job as succeeded |
+| the job was cancelled | end the job |
+| a failure would recur, or has an exit code that is not retried; before generation 0, a node cannot prepare | end the job with the failure |
+| members could not restore the checkpoint, and too few other members are left | end the job with the failure |
+| a failure, and the limit of restarts is reached | end the job with the failure |
+| the job has run for `max_runtime`; in a fixed job only between two generations, because the agents themselves stop a running generation | end the job |
+| a node that joined late cannot prepare | end only that node |
+| before generation 0, the desired nodes have joined, or no further node is expected | run with the joined nodes, in the order of their numbers; if too few joined, end the job |
+| a member is lost, is about to lose its machine, or has not stopped or restored in time | run without the member; if too few members are left, park the job |
+| a member has saved its state without a request, and ended to be restarted | restart the same members at once |
+| any other failure | restart the same members after the backoff |
+| the job is parked, and has enough nodes again | run with these nodes |
+| the job has been parked for `elastic.wait` | end the job |
+| a node has joined, there are fewer members than desired, and the generation has run for `pause` | run with the additional node |
 | there are more members than desired | run without the highest numbers |
 | anything else | go on |
 
-- Fixed jobs have only the rows about success, failures and `max_runtime`.
-- A failure in an elastic job may be the consequence of a loss. The failure counts as a consequence if a lost
-  node's last heartbeat is older than the failure. It counts as the benchmark's own failure as soon as all
-  other members have written a heartbeat after the failure. Until one of these is known, the job continues.
-- A generation that ends because a member saved its state has not failed, unless the three generations before
-  ended for the same reason within a minute each.
-- Losses within 5 s lead to one decision. If another member is about to be lost, the decision waits for it.
+- For fixed jobs, only the rows about success, failures and `max_runtime` apply.
+- A failure in an elastic job may be the consequence of a lost node. The failure counts as a consequence if a
+  lost node's last heartbeat is older than the failure. The failure counts as the benchmark's own as soon as
+  all other members have written a heartbeat after the failure. Until the cause is known, the job continues.
+- A generation that ends because a member saved its state has not failed. It counts as a failure only if this
+  happens within a minute of the generation's start, and happened so in the three generations before.
+- Losses of nodes within 5 s lead to one decision. The decision waits if another member will probably be lost.
 - A node that has just joined waits 3 s for other desired nodes, so that nodes that start together join in one
   generation.
-- A benchmark that absorbs losses continues without lost nodes, and with nodes that join, while its first
-  member runs and enough other members are left. The benchmark ends when its first member ends.
-- Survivors keep their order, and new members follow in the order of their numbers.
-- `pause` doubles with each further return of the same node. After 64 generations, no lost node is admitted
+- A benchmark that absorbs losses continues when nodes are lost or join, as long as the generation's first
+  member runs and enough other members are left. The benchmark ends when the first member ends.
+- The remaining members keep their order, and new members follow in the order of their numbers.
+- `pause` doubles each time the same node is lost and joins again. After 64 generations, no lost node can join
   again.
 """
 
@@ -67,8 +67,8 @@ from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 
 JOIN_SETTLE_S = 3.0
-"""Seconds for which a decision waits for further desired nodes after a node has joined, because agents that
-start together join one after the other."""
+"""Seconds for which a decision waits for more nodes after a node has joined, if the job wants more nodes.
+Agents that start together join one after the other."""
 LATE_LOSS_S = 25.0
 """If a member is lost at most this number of seconds before the last member succeeds, the loss is ignored."""
 
@@ -102,15 +102,16 @@ class StartGeneration:
     nodes: tuple[int, ...] = ()
     """Numbers of the nodes that caused the new generation."""
     planned: bool = False
-    """Whether all members of the previous generation still run, so that all of them can stop together a
-    moment later."""
+    """Whether all members of the previous generation still run, so that they can all stop at the same,
+    planned time."""
     backoff_s: float = 0.0
     """Seconds that the next generation of an elastic job must wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Park:
-    """Too few nodes are left. All remaining nodes stop, save the checkpoint, and wait for other nodes."""
+    """Too few nodes are left for another generation. All remaining nodes stop, save the checkpoint, and wait
+    for other nodes."""
 
     members: tuple[int, ...]
     """Numbers of the remaining nodes, in the order of their ranks."""
@@ -122,8 +123,8 @@ class Park:
 
 @dataclass(frozen=True, kw_only=True)
 class EndNode:
-    """A node that joined late cannot prepare, so this node's agent ends. The job continues without the node,
-    and later observations leave the node out."""
+    """A node that joined after the first generation's start cannot prepare for the run, so the node's agent
+    ends. The job continues without the node, and later observations leave the node out."""
 
     node: int
 
@@ -134,7 +135,7 @@ class Why(Enum):
     MAX_RUNTIME = "max_runtime"
     SUCCEEDED = "succeeded"
     HOPELESS = "hopeless"
-    """The failure would recur, or the end was requested."""
+    """The failure would recur after a restart, or all members ended for a reason other than a failure."""
     USED_UP = "used_up"
     """No restart is left."""
     CANCELLED = "cancelled"
@@ -150,17 +151,17 @@ class EndJob:
 
     why: Why
     nodes: tuple[int, ...] = ()
-    """Numbers of the nodes that caused the job's end. After a success, numbers of the nodes that were lost
-    shortly before."""
+    """Numbers of the nodes that caused the job's end. If the job succeeded, numbers of the nodes that were
+    lost shortly before the end."""
     sentence: str = ""
-    """Sentence for users about the job's end. Empty if the ends of the nodes explain the job's end."""
+    """Sentence for users about the job's end. Empty if the outcomes of the nodes explain the job's end."""
 
 
 Decision: TypeAlias = GoOn | EndRest | Pause | StartGeneration | Park | EndNode | EndJob
 
 
 def decide(seen: GenerationObservation, policy: Policy) -> Decision:
-    """Return the next decision, which is that of the first row of `ROWS` whose observation applies."""
+    """Return the next decision: the first decision that a function of `ROWS` returns."""
     for row in ROWS:
         if (decision := row(seen, policy)) is not None:
             return decision
@@ -209,8 +210,9 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _unrestored(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that could not restore the checkpoint, if the job cannot continue without these
-    members. If so, the job ends, because other nodes would also fail to restore the checkpoint."""
+    """Return the members that could not restore the checkpoint; an empty list if the job can continue without
+    these members. If the list is not empty, the job ends, because other nodes would also fail to restore the
+    checkpoint."""
     gone = gone_members(seen, policy)
     found = [each for each in gone if each.could_not_restore]
     return [] if policy.has_enough(len(seen.members) - len(gone)) else found
@@ -351,8 +353,8 @@ ROWS: Sequence[Callable[[GenerationObservation, Policy], Decision | None]] = (
     _joined,
     _scaled,
 )
-"""The rows of the table above, in order. Each function returns the row's decision, or None if the row's
-observation does not apply."""
+"""The rows of the table above, in order. Each function returns the decision of its row, or None if the
+observation of its row is not true."""
 _LOSSES_IN_ORDER = (Change.LOST, Change.BROKE, Change.NOT_STOPPED, Change.NOT_RESTORED, Change.LEFT)
 
 
@@ -397,7 +399,7 @@ def _change(
 
 def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[int]) -> tuple[int, ...]:
     """Return the members of the next generation: first the remaining members, then the nodes that join. If
-    too many members remain, those with the highest numbers are left out."""
+    more members remain than are desired, the remaining members with the highest numbers are left out."""
     left = list(left)
     kept = set(sorted(left)[: seen.desired])
     free = max(0, seen.desired - len(kept))

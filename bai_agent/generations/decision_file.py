@@ -29,14 +29,14 @@ def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
 
 
 def read_ledger(rundir: RunDir) -> Ledger:
-    """Return the restarts and losses of the generations before the generation of `rundir`. If the file is
-    missing, the number of restarts is taken from the generation's number."""
+    """Return the restarts and losses of the generations before the generation of `rundir`. If the decision's
+    file is missing, the generation's number gives the number of restarts."""
     return _read(rundir).ledger
 
 
 def read_members(rundir: RunDir) -> list[int] | None:
     """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. Return None
-    if no decision lists the nodes."""
+    if the generation's decision file does not list the nodes."""
     return _read(rundir).members or None
 
 

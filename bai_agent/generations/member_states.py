@@ -11,14 +11,15 @@ from bai_agent.job.generation_records import Change
 from bai_agent.job.outcome import MAY_GET_BETTER, WITH_EXIT_STATUS, Outcome
 
 MOST_GENERATIONS = 64
-"""Number of generations after which no lost node is admitted again."""
+"""Number of generations after which a lost node cannot join again."""
 SETTLE_S = 5.0
 """Losses of several nodes within this number of seconds count as one loss."""
 QUICK_SAVE_S = 60.0
 """A generation that ends because a member saved its state is a quick save if it ends within this number of
 seconds after its start."""
 MOST_QUICK_SAVES = 3
-"""Number of consecutive quick saves that are allowed. A further quick save is treated as a failure."""
+"""Number of consecutive quick saves that are allowed. The next quick save in succession is treated as a
+failure."""
 
 
 def takeable(
@@ -38,8 +39,8 @@ def takeable(
 
 
 def left_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that can continue. A member that has succeeded is not lost, but its node may have
-    left since."""
+    """Return the members that can continue. A member that has succeeded is not lost, but cannot continue if
+    its node has left the job after the success."""
     return [
         each
         for each in seen.members
@@ -58,7 +59,7 @@ def gone_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
 
 
 def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether the benchmark continues without these members by itself."""
+    """Return whether the benchmark itself continues without the members `gone`, without a new generation."""
     if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
         return False
     first = seen.members[0]
@@ -80,7 +81,7 @@ def loss_of(gone: Member, policy: Policy) -> Change:
 
 
 def may_lose_more(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether another member may be lost soon enough to count in the same decision."""
+    """Return whether the decision must wait, because another member may be lost within the next seconds."""
     first_s = max(each.gone_s(policy, now_s=seen.now_s) or 0.0 for each in gone)
     if all(loss_of(each, policy) is Change.LEFT for each in gone):
         return first_s < policy.notice_s

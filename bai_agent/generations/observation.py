@@ -23,10 +23,10 @@ class Stage(Enum):
     GATHERING = "gathering"
     """Nodes pull and join; no generation has run."""
     RUNNING = "running"
-    """The newest generation has begun."""
+    """The benchmark runs: the newest generation has begun."""
     CHANGING = "changing"
-    """The newest generation is decided but has not begun. The new generation's members stop the previous
-    generation, restore a checkpoint, and find ports."""
+    """A new generation is decided but has not begun. Its members stop the previous generation, restore a
+    checkpoint, and find ports."""
     PARKED = "parked"
     """No benchmark runs, because too few nodes are left."""
 
@@ -46,33 +46,33 @@ class MemberEnd:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit code as shells report it, which is 128 plus the signal's number if a signal ended the
-        process. None if neither is known."""
+        """The exit code; 128 plus the signal's number if a signal ended the process, as in shells. None if
+        the exit code and the signal are unknown."""
         return _OF_A_SIGNAL + self.signal if self.signal is not None else self.code
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A node of the newest generation or, while the job is parked, a remaining node."""
+    """A node of the newest generation. While the job is parked (waits for more nodes), a remaining node."""
 
     node: int
     end: MemberEnd | None = None
-    """The end of that generation on this node. None until the generation has ended on this node."""
+    """How the newest generation ended on this node. None until the generation has ended on this node."""
     silent_s: float = 0.0
     """Seconds since the member's last heartbeat was observed, or since the member last answered a direct
     request."""
     unheard_s: float | None = None
-    """Like `silent_s`, including time without access to the store. None if the store could be read all the
-    time."""
+    """The same seconds as `silent_s`, but including the time in which this node could not read the store.
+    None if this node could always read the store."""
     leaving_s: float | None = None
     """Seconds since the member reported that it is about to lose its machine. None if the member did not
     report a loss."""
     stopping_s: float | None = None
-    """Seconds since the member should have stopped the previous generation. None if the member has stopped,
-    or need not stop."""
+    """Seconds since the member should have stopped the previous generation. None if the member has stopped or
+    does not have to stop."""
     late_s: float | None = None
     """Seconds since the time limit for the member to restore the checkpoint of the next generation. None if
-    the limit is not exceeded."""
+    the member has not exceeded the limit."""
 
     @property
     def has_succeeded(self) -> bool:
@@ -80,7 +80,7 @@ class Member:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the generation ended on this member without success, and not because of another member."""
+        """Whether the generation failed on this member itself, and not because of another member."""
         return self.end is not None and self.end.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
 
     @property
@@ -100,8 +100,8 @@ class Member:
         return self.was_lost or (self.is_silent(policy) and not self.has_succeeded)
 
     def gone_s(self, policy: Policy, *, now_s: float) -> float | None:
-        """Return for how many seconds the member has been missing for the next generation. Return None if the
-        member is not missing."""
+        """Return for how many seconds the member has been unavailable for the next generation. Return None if
+        the member is available."""
         if self.has_succeeded:
             return None
         if self.end is not None and self.was_lost:
@@ -125,18 +125,18 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A node that has joined and writes fresh heartbeats, but is not a member."""
+    """A node that has joined the job and writes heartbeats, but is not a member of the newest generation."""
 
     node: int
     end: MemberEnd | None = None
-    """Reason why the waiting node could not prepare. None if the node is ready."""
+    """Reason why the waiting node could not prepare. None if the node is ready for a generation."""
     joined_s: float = math.inf
     """Seconds since the node joined, by the store's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationObservation:
-    """The observations on which a decision is based, apart from the policy."""
+    """All observations about the job from which, together with the policy, the next decision is made."""
 
     now_s: float
     running_s: float
@@ -158,7 +158,8 @@ class GenerationObservation:
     desired: int = 1
     """Desired number of nodes."""
     is_scaled: bool = False
-    """Whether another number of nodes was requested after the newest generation was decided."""
+    """Whether a change of the number of nodes was requested after the decision about the newest
+    generation."""
     cancelled: bool = False
     time: int = 0
     """Time of the observation, by the store's clock (ms UTC)."""

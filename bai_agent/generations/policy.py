@@ -1,4 +1,4 @@
-"""A job's policy about its generations."""
+"""A job's policy for restarts and for changes of its member nodes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Policy:
     """Largest error of a heartbeat's observed age (seconds)."""
 
     saved_code: int | None = None
-    """Exit code of a benchmark that has saved its state and asks to be restarted. None if no exit code means
-    this."""
+    """Exit code of a benchmark that has saved its state and asks to be restarted. None if no exit code asks
+    for a restart."""
     takes_proposals: bool = False
     """Whether the benchmark's hints may change the number of nodes, as long as no user has requested a
     number."""
@@ -55,12 +55,13 @@ class Policy:
 
 
 def backoff_s(policy: Restart, *, restarts: int) -> float:
-    """Return the pause between a failure and the next generation, after this number of restarts (seconds)."""
+    """Return the pause between a failure and the next generation, after `restarts` earlier restarts
+    (seconds)."""
     first = policy.backoff.total_seconds()
     return min(doubled(first, restarts), max(first, LONGEST_BACKOFF_S))
 
 
 def doubled(seconds: float, times: int) -> float:
-    """Return a time (seconds), doubled `times` times."""
+    """Return `seconds` multiplied by 2 to the power of `times`."""
     # 2 ** 1000 is too large for a float.
     return float(seconds * 2 ** min(times, 60))

@@ -17,9 +17,9 @@ def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
     """Return a bound socket that reserves a port for a program that this node starts later. While the socket
     is open, the kernel assigns the port to no other process.
 
-    port: the wanted port; 0 for any free port. address: "" for all addresses of this machine. Raises OSError.
-    The socket does not listen. A server that sets SO_REUSEADDR, such as sshd or PyTorch's TCPStore, can
-    therefore listen on the same port: see socket(7).
+    port: the wanted port; 0 for any free port. address: the address to bind; "" for all addresses of this
+    machine. Raises OSError. The returned socket does not listen, so a server that sets SO_REUSEADDR, such as
+    sshd or PyTorch's TCPStore, can listen on the same port: see socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,7 +41,7 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
         return hold_port(port, address=address)
     except OSError as error:
         log.warning(
-            "the other nodes cannot send direct questions to this one: %s:%d: %s", address, port, error
+            "the other nodes cannot send direct requests to this node: %s:%d: %s", address, port, error
         )
         return None
 

@@ -27,8 +27,9 @@ _OF_THE_RUN_ALONE = (
     "BENCHMARK_AI_FIFO_FILEPATH",
     "BENCHMARK_AI_FIFO_MAX_WAIT_TIME",
 )
-"""Variables of the benchmark's processes that are removed from the shell's environment. With these variables,
-bai would stop the shell together with the benchmark, and would record the metrics that the shell emits."""
+"""Variables of the benchmark's processes that are removed from the shell's environment. If the shell had
+these variables, bai would stop the shell together with the benchmark, and would record metrics that the shell
+emits."""
 
 
 def open_shell(folder: Path, *, rank: int) -> NoReturn:
@@ -40,7 +41,7 @@ def open_shell(folder: Path, *, rank: int) -> NoReturn:
     secrets = ", ".join(job.benchmark.secrets)
     print(
         f"bai: a shell in the run directory of {job.job.id} (node {rank}), {rundir.path}, with the environment of its benchmark"
-        f"{f' without its secrets ({secrets})' if secrets else ''}; `exit` leaves it, and the job is not changed",
+        f"{f' without its secrets ({secrets})' if secrets else ''}; `exit` leaves the shell, and the job is not changed",
         file=sys.stderr,
         flush=True,
     )
@@ -64,8 +65,8 @@ def _require_own(rundir: RunDir) -> None:
 
 
 def shell_environment(job: Job, rundir: RunDir, *, rank: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that an agent with the environment `base` would give to the benchmark, without
-    secrets and without the variables that connect a process with the run."""
+    """Return the benchmark's environment, as an agent with the environment `base` would set it. Secrets are
+    left out, and so are the variables that connect a process with the run."""
     secrets = job.benchmark.secrets
     sources = {each.partition(":")[2] for each in secrets.values() if each.startswith("env:")}
     hidden = {*secrets, *sources}

@@ -1,5 +1,5 @@
-"""The phase in which the nodes of an attempt meet. After this phase, each node knows all other nodes, in the
-order of their ranks."""
+"""The phase in which each node publishes its address and waits for the other nodes' addresses. After the
+phase, each node knows all nodes, in the order of their ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ALONE = "127.0.0.1"
-"""Address of a node if no node is on another machine."""
+"""Address of a node if all nodes are on the same machine."""
 _SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 _LOOK_SECONDS = 1.0
@@ -51,11 +51,10 @@ _DRIVER_SECONDS = 60.0
 
 
 def join(ctx: RunContext) -> None:
-    """Wait until all nodes have joined, and write `peers.json` and the hostfile. The node of a job of one
-    node does not wait.
+    """Wait until all nodes have joined, and write `peers.json` and the hostfile. A job of one node does not
+    wait.
 
-    In an elastic job, the nodes in the files are the members of the first generation that begins with this
-    node.
+    In an elastic job, the two files list the members of the first generation to which this node belongs.
     """
     strategy = strategy_of(ctx.job)
     facts = None
@@ -124,8 +123,8 @@ class Meeting:
         unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: a node that has not joined and writes no heartbeat for this long is given up. stop: function
-        that returns the reason to end the run, or None. unreachable: function that returns why the
+        """limit: time without a heartbeat after which a node that has not joined counts as lost. stop:
+        function that returns the reason to end the run, or None. unreachable: function that returns why the
         coordinator cannot reach one of the given nodes; None if the coordinator reaches all of them."""
         self._monitor, self._me = monitor, me
         self._attempt: AttemptRecord = monitor.attempt
@@ -139,7 +138,7 @@ class Meeting:
         self._look_s = _LOOK_SECONDS * max(1.0, together / _LOOK_TOGETHER)
 
     def members(self) -> Members:
-        """Return all nodes. Raises RunEndedError if a node does not join, or the run must end."""
+        """Return all nodes. Raises RunEndedError if a node does not join in time, or if the run must end."""
         while True:
             try:
                 self._attempt.join(self._me)
@@ -159,7 +158,8 @@ class Meeting:
             self._wait()
 
     def _gather(self) -> Members | None:
-        """As the coordinator: after the last node has joined, return all nodes and publish the list."""
+        """Publish and return the list of all nodes, if the last node has joined. Only the coordinator calls
+        this method."""
         joined = {
             rank: version for rank, version in self._attempt.joined().items() if rank in self._waited_for
         }
@@ -209,7 +209,7 @@ class Meeting:
         members = self._attempt.members()
         if (found := len(members.peers)) != (wanted := len(self._waited_for)):
             key = self._attempt.key("control/peers.json")
-            raise RecordError(f"{key} has {found} nodes, but this job has {wanted}")
+            raise RecordError(f"{key} lists {found} nodes, but this job has {wanted}")
         return members
 
     def _give_up(self, ranks: Sequence[int]) -> None:
@@ -270,7 +270,7 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
 
 def _address(ctx: RunContext, strategy: Strategy) -> str:
     """Return the address of this node for the other nodes. On EC2, the address is the node's address in the
-    subnet. Elsewhere, all nodes run on this machine, and the address is this machine's."""
+    subnet. Outside EC2, all nodes run on this machine, and the address is this machine's."""
     if ctx.others is None:
         return _ALONE
     if ctx.node.instance_id is None:
@@ -316,8 +316,8 @@ def _slots(ctx: RunContext) -> int:
     if strategy.gpus is not None and found != strategy.gpus:
         raise RunEndedError.of(
             Outcome.PREPARE_FAILED,
-            f"Node {ctx.node.rank} has {found} GPUs, counted by {by}, and its instance type has {strategy.gpus}: "
-            "on another machine the job may run; else write how many processes each starts.",
+            f"Node {ctx.node.rank} has {found} GPUs (counted by {by}), but its instance type has {strategy.gpus}: "
+            "run the job again on another machine, or set processes_per_instance.",
         )
     return max(1, _visible_gpus(ctx.job.benchmark, found))
 
@@ -336,8 +336,8 @@ def _visible_gpus(benchmark: Benchmark, found: int) -> int:
 
 
 def _gpus(ctx: RunContext) -> tuple[int, str]:
-    """Return the number of usable GPUs and the source of that number. The GPUs are counted on the PCI bus if
-    NVIDIA's driver is missing or does not answer in time."""
+    """Return the number of usable GPUs, and who counted them: "NVML" or "the PCI bus". The GPUs are counted
+    on the PCI bus if NVIDIA's driver is missing or does not answer in time."""
     deadline = ctx.clock.monotonic() + _DRIVER_SECONDS
     over = lambda: ctx.clock.monotonic() > deadline  # noqa: E731
     counted = call_with_deadline(lambda: Gpus().count, over=over, name="counting GPUs")

@@ -1,4 +1,5 @@
-"""The nodes that met, as files of the run directory: `peers.json` of each generation, and the hostfile."""
+"""The files of the run directory that list the nodes that work together: `peers.json` of each generation, and
+the hostfile."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def is_first_member(ctx: RunContext) -> bool:
-    """Return whether this node has group rank 0 in its generation; before the nodes have met, return whether
-    this node is the job's first node. Raises BaiError."""
+    """Return whether this node has group rank 0 in its generation. Before the `join` phase is over, return
+    whether this node is the job's first node. Raises BaiError."""
     if ctx.job.strategy.nodes == 1:
         return True
     if not ctx.rundir.of_generation(0).peers.exists() and not ctx.rundir.peers.exists():
@@ -22,20 +23,20 @@ def is_first_member(ctx: RunContext) -> bool:
 
 
 def peers_of(rundir: RunDir) -> tuple[Peer, ...]:
-    """Return the nodes that met. Raises BaiError."""
+    """Return the nodes that `peers.json` lists. Raises BaiError."""
     return members_of(rundir).peers
 
 
 def members_of(rundir: RunDir) -> Members:
-    """Return the nodes that met, and the secret with which they sign requests to each other. Raises
-    BaiError."""
+    """Return the nodes that `peers.json` lists, and the secret with which these nodes sign requests to each
+    other. Raises BaiError."""
     # After a restart of a job of one node, only the first generation's directory has `peers.json`.
     own = rundir if rundir.peers.exists() else rundir.of_generation(0)
     return read_members(read_json(own.peers) or {}, where=str(own.peers))
 
 
 def write_members(rundir: RunDir, members: Members) -> None:
-    """Write the nodes that have met to `peers.json` for `bai`, and to the hostfile for the benchmark."""
+    """Write the nodes that work together to `peers.json` for `bai`, and to the hostfile for the benchmark."""
     make_folder(rundir.shim_folder, private=rundir.path)
     lines = [f"{peer.address} slots={peer.slots}\n" for peer in members.peers]
     write_atomic(rundir.hostfile, "".join(lines).encode())

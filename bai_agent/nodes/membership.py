@@ -1,7 +1,7 @@
 """Lets a node become a member of the next generation of an elastic job. The node reports that its last
 generation ended, joins again if necessary, and waits until a generation begins.
 
-A restarted agent repeats all of these reports, which does no harm.
+A restarted agent sends all of these reports again, which has no effect.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _ASK_AGAIN_S = 30.0
 _SIGN_MARGIN_S = 1.5
 """Uncertainty of a heartbeat's age (seconds), because S3's times are whole seconds."""
 _NOTICE_S = 2.0
-"""After the first spot notice, the leader waits this long for spot notices of other nodes (seconds)."""
+"""Time for which the leader waits after the first spot notice for spot notices of other nodes (seconds)."""
 _STOP_MARGIN_S = 30.0
-"""Time beyond the grace within which a member must have stopped its benchmark (seconds)."""
+"""Time after the grace period within which a member must have stopped its benchmark (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +95,14 @@ def next_membership(
     find_problem: Callable[[], str] = lambda: "",
     keeps: Callable[[], bool] = lambda: False,
 ) -> Membership | None:
-    """Wait until a generation begins with this node as a member; return None if this node's last generation was the job's last.
+    """Wait until a generation begins with this node as a member. Return None if no further generation of the
+    job follows.
 
-    me: this node's address and ports, which it publishes if it must join. ended: how the last generation
-    ended on this node. find_problem: function that returns why this node cannot launch the benchmark, or "".
-    While there is a problem, the other nodes continue without this node. keeps: function that returns whether
-    this node is still uploading the last checkpoint. Raises RunEndedError.
+    me: this node's address and ports, which are published if this node must join. ended: how the last
+    generation ended on this node. find_problem: function that returns why this node cannot launch the
+    benchmark, or "". As long as the function returns a reason, the other nodes continue without this node.
+    keeps: function that returns whether this node is still uploading the last checkpoint. Raises
+    RunEndedError.
     """
     elastic.end_here()
     words = _Words(elastic, me, ended, find_problem=find_problem, keeps=keeps, clock=ctx.clock)
@@ -156,13 +158,13 @@ class _Words:
         self._find_problem, self._keeps, self._clock = find_problem, keeps, clock
         elastic.problem, self._asked_s = find_problem(), clock.monotonic()
         self._said: dict[int, bool] = {}
-        """Generations whose end this node has reported. The value is whether the report said that the
-        checkpoint was still being uploaded."""
+        """Whether this node's report of a generation's end said that the checkpoint was still being uploaded,
+        by generation."""
         self._joined_after: int | None = None
 
     def say(self, newest: Newest | None) -> None:
-        """Publish the reports that are due. newest: the newest decision, if it is about a generation that has
-        not run on this node. Raises StoreError."""
+        """Publish the reports that have not been published yet. newest: the newest decision, if its
+        generation has not run on this node. Raises StoreError."""
         elastic = self._elastic
         self._look_for_problem()
         if self._ended is not None and elastic.at is not None:
@@ -178,7 +180,7 @@ class _Words:
             self._joined_after = newest.number
 
     def _look_for_problem(self) -> None:
-        """If this node cannot launch the benchmark, check regularly whether it can again."""
+        """Check regularly whether this node can launch the benchmark again, if it could not before."""
         now = self._clock.monotonic()
         if self._elastic.problem and now - self._asked_s > _ASK_AGAIN_S:
             self._elastic.problem, self._asked_s = self._find_problem(), now

@@ -1,5 +1,5 @@
-"""Waits until services of other nodes are ready: their SSH servers, and the job's server under test. Without
-these services, a launch would fail."""
+"""Waits until services of other nodes are ready: their SSH servers, and the job's server under test. A launch
+would fail if the services were not ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONNECTION_PERIOD_S = 1.0
 """Time between two test connections to a server without a readiness probe (seconds)."""
 _TICK_S = 0.1
 _READY = range(200, 400)
-"""HTTP statuses that count as ready, which are the same as in Kubernetes:
+"""HTTP statuses with which a server reports that it is ready. Kubernetes uses the same statuses:
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"""
 
 
@@ -84,7 +84,8 @@ def _log_in(order: Order, peer: Peer) -> str | None:
 
 
 def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
-    """Return when the server of the node `peer` is ready. Raises RunEndedError after `limits.join`, or if the run must end."""
+    """Wait until the server of the node `peer` is ready. Raises RunEndedError after `limits.join`, or if the
+    run must end."""
     probe = server.readiness_probe
     limit = ctx.job.limits.join
     deadline = ctx.clock.monotonic() + limit.total_seconds()
@@ -99,7 +100,7 @@ def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
         successes = 0 if problem else successes + 1
         if successes >= wanted:
             return
-        words = problem or f"it answered {successes} of {wanted} times in a row"
+        words = problem or f"only {successes} of {wanted} probes in a row succeeded"
         _pause(ctx, period_s, deadline)
     raise RunEndedError.of(
         Outcome.JOIN_FAILED,
@@ -119,8 +120,8 @@ def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
 
 
 def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float, deadline: float) -> str:
-    """Return why the server is not ready, or "" if the server is ready. Returns at the latest shortly after
-    the deadline."""
+    """Return why the server is not ready, or "" if the server is ready. The wait ends shortly after the
+    deadline at the latest."""
     begun = ctx.clock.monotonic()
     allowed = min(timeout_s, deadline + _TICK_S - begun)
     end = begun + allowed

@@ -4,7 +4,8 @@ first, all nodes wait for the coordinator's decision.
 A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for the file `turn.json`. The
 node's agent then reports to the job store that the node is ready. When all nodes are ready, no process of the
 previous run is left on any node, and the coordinator decides whether the next run begins. The coordinator
-writes the decision to the store. A restarted coordinator reads that decision and does not decide again.
+writes the decision to the store. A restarted coordinator reads its earlier decision from the store and does
+not decide again.
 
 The barrier works on a separate thread, because the store can take long to answer.
 """
@@ -48,8 +49,9 @@ def run_barrier(ctx: RunContext) -> Iterator[None]:
 
 
 class RunBarrier(Poller):
-    """One node's part of the barrier. The barrier has no time limit of its own, because the job's limits and
-    the monitor of the other nodes end the wait for a node that never arrives."""
+    """This node's part of the barrier at which all nodes wait for each other. The barrier has no time limit
+    of its own, because the job's limits and the monitor of the other nodes end the wait for a node that never
+    arrives."""
 
     def __init__(
         self, attempt: AttemptRecord, rundir: RunDir, repeat: Repeat, *, rank: int, nodes: int
@@ -69,9 +71,10 @@ class RunBarrier(Poller):
         self._said: int | None = None
         """The run for which this node has reported that it is ready."""
         self._told: int | None = None
-        """The run for which the decision was passed on to this node's shim."""
+        """The run whose decision this node's shim has received."""
         self._waits_for: set[int] = set()
-        """The nodes that have not reported that they are ready for the run. Used only by the coordinator."""
+        """The nodes that have not reported that they are ready for the run. Only the coordinator uses this
+        set."""
 
     def look(self) -> None:
         """Publish whether this node is ready for the next run, and pass the coordinator's decision to this
@@ -96,8 +99,8 @@ class RunBarrier(Poller):
         return not self._waits_for
 
     def _decide(self, run: int) -> bool | None:
-        """Return whether a run begins. None until the analysis of the previous runs says whether they are
-        enough."""
+        """Return whether a run begins. Return None until the analysis of the previous runs has decided
+        whether these runs are enough."""
         repeat, done = self._repeat, self._runs.known.runs
         measured = run - repeat.warmup_runs
         if measured > 0 and repeat.arms and measured % len(repeat.arms):

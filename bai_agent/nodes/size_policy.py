@@ -1,5 +1,5 @@
-"""Proposes a number of nodes for a job from the hints of its benchmark, if the descriptor sets `[elastic]
-policy = "goodput"`.
+"""Proposes a number of nodes for an elastic job, computed from the benchmark's hints. The descriptor requests
+this with `[elastic] policy = "goodput"`.
 
 AdaptDL's first replica sends hints from which the job's speed with other numbers of replicas can be computed.
 Each minute, a small program (`strategy/goodput.py`) gets the newest hints and computes the best number of
@@ -101,8 +101,8 @@ class _Answer:
 
 
 class GoodputPolicy:
-    """Computes which number of nodes this node proposes in one generation. The program that computes the
-    number runs on a thread of its own."""
+    """Computes the number of nodes that this node proposes to the job during one generation. The program that
+    computes the number runs on a thread of its own."""
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class GoodputPolicy:
         clock: Callable[[], float],
     ) -> None:
         """find_nodes: function that runs the program and returns the best number of nodes; raises
-        NoAnswerError. nodes, slots: the numbers in this generation. least, most: the job's range of nodes.
-        pause_s: shortest time between two proposals, and between the start of the generation and the first
-        proposal (seconds)."""
+        NoAnswerError. nodes, slots: number of nodes, and of slots, in this generation. least, most: smallest
+        and largest number of nodes of the job. pause_s: shortest time between two proposals, and from the
+        generation's start to the first proposal (seconds)."""
         self._find_nodes, self._clock = find_nodes, clock
         self._generation, self._nodes, self._slots = generation, nodes, slots
         self._least, self._most, self._pause_s = least, most, pause_s
@@ -136,7 +136,8 @@ class GoodputPolicy:
         return self._thread is not None and self._thread.is_alive()
 
     def observe(self, hints: Hints | None) -> int | None:
-        """Return a number of nodes to propose, or None. Starts the program again if a minute has passed.
+        """Return a number of nodes to propose, or None. The call starts the program again if a minute has
+        passed since the program's last start.
 
         hints: the newest hints.
         """
@@ -175,7 +176,9 @@ class GoodputPolicy:
         try:
             self._answer = self._find_nodes(question)
         except NoAnswerError as error:
-            self._warn(f"The number of nodes is unchanged, because its goodput is unknown ({error}).")
+            self._warn(
+                f"The number of nodes is unchanged, because the goodput of the job is unknown ({error})."
+            )
 
     def _warn(self, sentence: str) -> None:
         log.warning("%s", sentence)
@@ -211,8 +214,8 @@ def new_size_look(
 
 
 def _is_reported(ctx: RunContext, warning: str) -> bool:
-    """Return whether this or an earlier agent of this node has already reported a warning with the same
-    beginning."""
+    """Return whether this or an earlier agent of this node has already reported a warning with the same text
+    before " ("."""
     kind = warning.partition(" (")[0]
     return any(each.message.startswith(kind) for each in ctx.events.of(WarningEvent))
 
@@ -241,8 +244,8 @@ def _nodes_wanted(ctx: RunContext, question: Question) -> int:
 
 
 def read_answer(text: str, *, code: int) -> _Answer:
-    """Return the program's answer from its output. The output can also contain lines that Python's start-up
-    files print. Raises NoAnswerError."""
+    """Return the program's answer from its output. The program's output can also contain lines that Python's
+    start-up files print. Raises NoAnswerError."""
     lines = [line for line in text.splitlines() if line.strip()]
     for line in lines:
         if code == 0 and line.startswith(goodput.MARK):

@@ -1,13 +1,13 @@
-"""The supervisor from which AdaptDL's replicas on this node get the addresses of all replicas, and to which
-they give their hints.
+"""The supervisor for AdaptDL's replicas on this node. The replicas get the addresses of all replicas from the
+supervisor, and send their hints to it.
 
-A server on 127.0.0.1 with two paths; `<job>` is `ADAPTDL_JOB_ID`, which contains a random token, because
-every user of this machine reaches the port:
+The supervisor is a server on 127.0.0.1 with two paths. `<job>` is `ADAPTDL_JOB_ID`, which contains a random
+token, because every user of this machine can connect to the port:
 
 | request | answer |
 |---|---|
-| `GET /discover/<job>/<restart>` | a list of the replicas' addresses, in the order of their ranks; waits until that generation has begun here, and is 408 after a while, which means "ask again" |
-| `PUT /hints/<job>` | keeps the hints, a JSON object of at most 64 KiB |
+| `GET /discover/<job>/<restart>` | a list of the replicas' addresses, in the order of their ranks, after the generation `<restart>` has begun on this node; status 408 after a time limit, which means "ask again" |
+| `PUT /hints/<job>` | the supervisor stores the hints, a JSON object of at most 64 KiB |
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class AdaptdlSupervisor:
     """HTTP server for the AdaptDL replicas of one node. The server runs on threads of its own."""
 
     def __init__(self, *, node: int, job_key: str, port: int = 0, hold_s: float = _HOLD_S) -> None:
-        """job_key: `ADAPTDL_JOB_ID`. port: 0 for any free port. Raises OSError."""
+        """job_key: value of `ADAPTDL_JOB_ID`. port: port of the server; 0 for any free port. Raises
+        OSError."""
         self._node, self._job_key, self._hold_s = node, job_key, hold_s
         self._changed = threading.Condition()
         self._generation = -1
@@ -67,8 +68,8 @@ class AdaptdlSupervisor:
         }
 
     def begin(self, generation: int, peers: Sequence[Peer]) -> None:
-        """Set the newest generation and its members, in the order of their ranks. Waiting `discover` requests
-        are then answered."""
+        """Set the newest generation and its members, in the order of their ranks. After the call, the
+        supervisor answers the waiting `discover` requests."""
         with self._changed:
             self._generation = generation
             self._addresses = [peer.address for peer in peers for _ in range(peer.slots)]
@@ -140,7 +141,9 @@ def start_supervisor(rundir: RunDir, *, node: int, job_id: str) -> AdaptdlSuperv
     except OSError as error:
         if not port:
             raise
-        log.warning("the supervisor's port %d is not free: %s; running replicas give no hints", port, error)
+        log.warning(
+            "the supervisor's port %d is not free: %s; running replicas cannot send hints", port, error
+        )
         supervisor = AdaptdlSupervisor(node=node, job_key=job_key)
     write_json(rundir.supervisor, {"token": token, "port": supervisor.port})
     return supervisor

@@ -1,13 +1,14 @@
-"""Requests that one node's agent sends directly to another node's agent, on a port of their own. The request
-asks whether the other agent is alive and reaches the job store.
+"""Requests that one node's agent sends directly to another node's agent, to a port that only serves these
+requests. A request asks whether the other agent is alive and reaches the job store.
 
 An agent can also wake another agent through this port. A woken agent checks the job store at once instead of
-some seconds later. If a wake-up is lost, the agent only notices the change later.
+some seconds later. If a wake-up is lost, the agent notices the change in the job store at its next regular
+check.
 
 A connection alone proves nothing, because the kernel also accepts connections for an agent that hangs.
 Therefore, an answer signs the nonce of its request with a secret key that only this job's nodes have. The
-coordinator generates the key and publishes it to the nodes in `control/peers.json`. A client without the key
-gets no answer. The server accepts few connections, for a short time, and reads only short lines.
+coordinator generates the secret key and publishes it to the nodes in `control/peers.json`. A client without
+the key gets no answer. The server accepts few connections, for a short time, and reads only short lines.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 2.0
 """Time limit of a whole request, from the connection to the last byte of the answer (seconds)."""
 _CONNECTIONS = 32
-"""Largest number of open connections. At this number, a new connection replaces the oldest one, so that
-silent clients do not block other clients."""
+"""Largest number of open connections. If the limit is reached, a new connection replaces the oldest
+connection, so that silent clients do not block other clients."""
 _REQUEST_BYTES = 256
 _ANSWER_BYTES = 4096
 _TAKE_SECONDS = 0.003
-"""Pause between two accepted connections (seconds). The pause keeps a flood of connections from slowing down
+"""Pause between two accepted connections (seconds). The pause prevents that very many connections slow down
 the benchmark."""
 _FULL_SECONDS = 0.1
 """Pause before the next `accept` after an `accept` failed, for example because too many files are open
@@ -112,8 +113,8 @@ def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
 
 
 def wake_all(peers: Iterable[Peer], key: bytes) -> None:
-    """Wake the agents of these nodes. The requests run on other threads, so that the caller does not wait for
-    a machine that does not answer."""
+    """Wake the agents of these nodes. The wake-ups are sent on other threads, so that the caller does not
+    wait for a machine that does not answer."""
     woken = [each for each in peers if each.agent_port]
 
     def wake_them() -> None:
@@ -167,8 +168,8 @@ class AnswerPort(threading.Thread):
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Start to listen and to answer. A failure is logged; the other nodes then see only this node's
-        heartbeats."""
+        """Start to listen for other agents' requests and to answer them. A failure is logged. After a
+        failure, the other nodes only see this node's heartbeats."""
         try:
             self._held.setblocking(False)
             self._held.listen(_CONNECTIONS)
@@ -242,8 +243,8 @@ class AnswerPort(threading.Thread):
         self._close(state, selector)
 
     def _respond(self, line: bytes) -> bytes:
-        """Return the answer to one request line. The answer is empty for a wake-up, and if the sender does
-        not have the key."""
+        """Return the answer to the line of one request. The answer is empty if the request is a wake-up or if
+        the sender does not have the key."""
         version, _, rest = line.partition(b" ")
         nonce, _, proof = rest.partition(b" ")
         purpose = {_VERSION: b"ask", _WAKE: b"wake"}.get(version)

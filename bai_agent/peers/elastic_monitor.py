@@ -3,8 +3,9 @@ decisions if it is the leader.
 
 The *leader* is the first member of the newest generation. The leader watches all nodes and decides; the other
 members only read `control/` in the store. If the leader writes no heartbeat for `limits.peer_silence` and
-does not answer a direct request, the next living member becomes the leader. Each further member waits 20 s
-longer. Every decision is written to the store only once, and all nodes obey it, whichever node wrote it.
+does not answer a direct request, the next living member becomes the leader. Each member waits 20 s longer
+than the member before it. Every decision is written to the store only once, and all nodes obey it, whichever
+node wrote it.
 """
 
 from __future__ import annotations
@@ -80,14 +81,15 @@ class ElasticMonitor(NodeMonitor):
         ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
         """desired: number of nodes with which the job begins. find_serving: function that returns the nodes
-        that run servers, which end only when they are ordered to."""
+        that run servers. A server ends only if it is ordered to."""
         super().__init__(attempt, rank=node, limits=limits, clock=clock, ask=ask)
         self.absorbs = policy.absorbs
         """Whether the benchmark itself adds new nodes while it runs, and continues when nodes are lost."""
         self._leaders = SignAges(clock=clock)
         self.newest: Newest | None = None
         self.begun: tuple[int, Beginning] | None = None
-        """Number of the newest generation that has begun, with its members."""
+        """Number of the newest generation that has begun, and the record of its beginning with its
+        members."""
         self._unreadable = -1
         """Number of the newest generation whose `begin-<g>.json` cannot be read; -1 if there is none."""
         self.launched = -1
@@ -112,28 +114,30 @@ class ElasticMonitor(NodeMonitor):
         have restored it."""
         self.cancelled = False
         self.problem = ""
-        """Reason why this node cannot launch a generation. Empty if the node can launch."""
+        """Reason why this node cannot launch a generation. Empty if this node can launch a generation."""
         self.seen: Callable[[], Sequence[str]] = tuple
-        """Function that returns the names of those required metrics of which this node has recorded a
-        value."""
+        """Function that returns the names of the required metrics that have at least one recorded value on
+        this node."""
         self.find_hints: Callable[[], Hints | None] = lambda: None
         """Function that returns the last hints of the benchmark on this node; None if there are no hints."""
         self._hints_put: Hints | None = None
         self._proposal: int | None = None
-        """Number of nodes that this node will propose at its next check. None if it will propose nothing."""
+        """Number of nodes that this node will propose at its next check. None if this node will not propose a
+        number."""
         self._signed_s = clock()
         """Time of this node's last heartbeat."""
         self._leaving_until: float | None = None
         self._left = False
         self._told_restored = self._acknowledged = -1
-        """`_told_restored`: generation whose checkpoint this node has reported as restored. `_acknowledged`:
-        planned decision that this node has reported as read. Each is -1 before the first report."""
+        """`_told_restored`: the last generation for which this node reported that its checkpoint is restored.
+        `_acknowledged`: the last planned decision for which this node reported that it has read the decision.
+        Both numbers are -1 before the first report."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
         """Folder in the store with users' requests for another number of nodes; None if the store is a
         bucket."""
         self._requests_seen = _changed_at(self._requests)
-        """Modification time of the folder of requests at the last check (ns)."""
+        """Modification time of the `requests` folder in the store at the last check (ns)."""
         self._introduced: Sequence[Peer] = ()
         """Members of the newest generation, if this node joined after that generation began."""
         self._silence_s: float | None = None
@@ -177,8 +181,8 @@ class ElasticMonitor(NodeMonitor):
 
     def goes_on_after(self, reason: StopReason) -> bool:
         """Return whether this node waits for another generation after `reason` ended a generation here. The
-        node waits if another node was the reason, unless the job has ended or the store has been unreachable
-        for too long."""
+        node waits if the generation ended because of another node. The node does not wait if the job has
+        ended or the store has been unreachable for too long."""
         is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
         return is_of_others and not (self.is_over or self.is_away)
 
@@ -187,12 +191,12 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def may_join_first(self) -> bool:
-        """Whether this node must now join the job, because it has had part in no generation yet."""
+        """Whether this node must join the job now, because it has not been in any generation."""
         return self.at is None and self.has_looked and not self.has_joined
 
     def beginning_of(self, newest: Newest) -> Beginning | None:
-        """Return the beginning of the newest generation. None if the generation has not begun, or if this
-        node is not a member."""
+        """Return the beginning of the newest generation. Return None if the newest generation has not begun,
+        or if this node is not a member of it."""
         begun = self.begun
         return (
             begun[1] if begun is not None and begun[0] == newest.number and self.is_member(newest) else None
@@ -217,8 +221,8 @@ class ElasticMonitor(NodeMonitor):
         self.look_now()
 
     def say_joined(self, me: Peer, *, after: int | None, boot: str) -> None:
-        """Join the job: publish this node's address, and that no process of the benchmark runs on this node.
-        Raises StoreError."""
+        """Join the job: publish this node's address. This also reports that no process of the benchmark runs
+        on this node. Raises StoreError."""
         self.attempt.join(me, after=after, boot=boot)
         self.has_joined = True
         self.tell()
@@ -239,7 +243,8 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def key(self) -> bytes | None:
-        """Secret with which the nodes sign requests to each other. None until this node has read it."""
+        """Secret with which the nodes sign requests to each other. None until this node has read the
+        secret."""
         return self._key
 
     def leave(self, seconds: float) -> None:
@@ -263,8 +268,8 @@ class ElasticMonitor(NodeMonitor):
         return StopReason(Outcome.PEER_LOST, sentence) if sentence is not None else None
 
     def change(self) -> StopReason | None:
-        """Return why the newest decision ends the generation that runs on this node. None if the generation
-        continues."""
+        """Return why the newest decision ends the generation that runs on this node. Return None if the
+        generation continues."""
         newest = self.newest
         if newest is None or self.at is None or newest.number <= self.at or self._clock() < newest.stop_s:
             return None
@@ -274,7 +279,7 @@ class ElasticMonitor(NodeMonitor):
         outcome = Outcome(word.outcome)
         if outcome is Outcome.SUCCEEDED:
             if self.serves:
-                return StopReason(outcome, "This node has served the job until the job was over.")
+                return StopReason(outcome, "This node served the job until the job ended.")
             return StopReason(Outcome.PEER_LOST, "The job has ended without this node.")
         return StopReason(outcome if outcome in FOR_ALL else Outcome.PEER_FAILED, word.sentence)
 
@@ -351,7 +356,7 @@ class ElasticMonitor(NodeMonitor):
 
     def propose(self, nodes: int) -> None:
         """Propose a number of nodes for the job. The monitor publishes the proposal at its next check, if
-        this node is the leader then."""
+        this node is the leader at that time."""
         self._proposal = nodes
         self.look_now()
 
@@ -366,7 +371,7 @@ class ElasticMonitor(NodeMonitor):
         """Report once that this node has read a planned decision, for which all members stop together. Return
         whether this call wrote the report. Raises StoreError.
 
-        sign: the heartbeat that this node wrote last.
+        sign: this node's last heartbeat.
         """
         newest = self.newest
         if newest is None or newest.stop_s <= self._clock() or self._acknowledged == newest.number:
@@ -383,8 +388,8 @@ class ElasticMonitor(NodeMonitor):
                 return
 
     def _introduce(self, control: Control) -> bool:
-        """After this node has joined, read the members of the newest generation and their key, with which
-        this node can wake the leader. Return whether this call read them. Raises StoreError."""
+        """Read the members of the newest generation and their key, after this node has joined. With the key,
+        this node can wake the leader. Return whether this call read the members. Raises StoreError."""
         if self._key is not None or not self.has_joined or not control.begun:
             return False
         with suppress(RecordError):  # the generation never began
@@ -492,8 +497,8 @@ class ElasticMonitor(NodeMonitor):
         )
 
     def _is_lost(self, node: int) -> bool:
-        """Return whether a member that should be the leader is known to be lost, although it has not been
-        silent for `limits.peer_silence` yet."""
+        """Return whether a member that should be the leader is known to be lost. A member can be known to be
+        lost before it has been silent for `limits.peer_silence`."""
         newest = self.newest
         if newest is None or not newest.word.runs:
             return False
@@ -522,8 +527,8 @@ class ElasticMonitor(NodeMonitor):
         return bool(self._answering(found))
 
     def _answering(self, peers: Sequence[Peer]) -> set[int]:
-        """Send a direct request to each of these nodes. Return the nodes that answer that they reach the
-        store."""
+        """Send a direct request to each of these nodes. Return the nodes whose answer says that the node
+        reaches the store."""
         now = self._clock()
         answers = ask_all(peers, self._ask_directly)
         found = {
@@ -535,7 +540,7 @@ class ElasticMonitor(NodeMonitor):
         return set(found)
 
     def _order(self) -> list[int]:
-        """Return the nodes in the order in which they become leader."""
+        """Return the nodes in the order in which they become the leader if earlier nodes are lost."""
         newest = self.newest
         members = newest.word.members if newest is not None else ()
         if not members:

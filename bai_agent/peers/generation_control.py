@@ -1,10 +1,11 @@
-"""Messages with which the nodes of a fixed job agree on restarts, and the decisions of the coordinator.
+"""Reports and decisions in the job store through which the nodes of a fixed job agree on restarts.
 
 Each node reports in `ended/<rank>-<g>.json` that all of its processes of generation g have ended. As soon as
 the coordinator knows why generation g failed, it records in `control/generation-<g+1>.json` whether another
-generation follows. If another generation follows, each node stops the processes of g that still run. After
-all nodes have reported the end of g and the pause is over, `control/begin-<g+1>.json` names the members with
-their new ports. Both control files are written only once, and all nodes obey them, including the coordinator.
+generation follows. If another generation follows, each node stops the processes of generation g that still
+run. After all nodes have reported the end of generation g and the pause is over, `control/begin-<g+1>.json`
+names the members with their new ports. The files in `control/` are written only once, and all nodes obey
+them, including the coordinator.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.runtime.stop import StopReason
 
 _REPORT_S = 1.0
-"""Nodes that communicate with a failed process also fail, often at the same moment. A node's heartbeat shows
-that the node has not failed only if written this long after the failure (seconds), because a launcher needs
-time to end."""
+"""Nodes that communicate with a failed process also fail, often at the same moment. Time after a failure from
+which a node's heartbeat shows that the node has not failed as well (seconds). An earlier heartbeat does not
+show this, because a launcher needs time to end."""
 
 
 class GenerationControl:
@@ -47,7 +48,7 @@ class GenerationControl:
         lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
     ) -> None:
         """wake: function that makes other nodes check the store now. lived_since: function that returns
-        whether a node has written a heartbeat since a time of `clock`."""
+        whether a node has written a heartbeat after a given time of `clock`."""
         self._wake, self._lived_since = wake, lived_since
         self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
         self._peers: tuple[Peer, ...] = ()
@@ -55,8 +56,8 @@ class GenerationControl:
         self._key: bytes | None = None
         self._at = _Place(0, Ledger())
         self.is_held: Callable[[], bool] = lambda: False
-        """Function that returns whether this node is still saving the last checkpoint. While it returns true,
-        the coordinator does not let the next generation begin."""
+        """Function that returns whether this node is still saving the last checkpoint. While the
+        coordinator's function returns True, the next generation does not begin."""
 
     @property
     def decision(self) -> NextGeneration | None:
@@ -99,8 +100,8 @@ class GenerationControl:
         self._wake([each for each in self._peers if each.rank == COORDINATOR])
 
     def wait(self) -> None:
-        """Record that this generation has ended on this node. A decision that ends the generation is then no
-        longer a reason to stop."""
+        """Record that this generation has ended on this node. After the call, a decision that ends the
+        generation is no longer a reason to stop."""
         self._at.waits = True
 
     def reason(self) -> StopReason | None:
@@ -113,8 +114,8 @@ class GenerationControl:
         return StopReason(Outcome.PEER_FAILED, at.decision.sentence)
 
     def look(self, control: Control) -> None:
-        """Read the coordinator's decision. If this node is the coordinator, make the decision as soon as
-        possible. Raises BaiError."""
+        """Read the coordinator's decision. If this node is the coordinator, make the decision as soon as all
+        information is available. Raises BaiError."""
         at = self._at
         following = at.generation + 1
         try:
@@ -148,8 +149,8 @@ class GenerationControl:
             self._wake(self._peers)
 
     def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
-        """Return whether another node possibly failed before the first known failure. A node is excluded if
-        it has reported its end or has written a heartbeat since."""
+        """Return whether another node possibly failed before the first known failure. A node that has
+        reported its end, or has written a heartbeat since the failure, has not failed earlier."""
         if cause is None:
             return False
         if at.failed_s is None:
@@ -164,8 +165,8 @@ class GenerationControl:
         return bool(others)
 
     def _may_begin(self, at: _Place, decision: NextGeneration) -> bool:
-        """Return whether all nodes are ready and the pause is over. The pause counts from the time when this
-        coordinator first saw the decision."""
+        """Return whether all nodes are ready and the pause is over. The pause begins when this coordinator
+        first sees the decision."""
         if at.decided_s is None:
             at.decided_s = self._clock()
         is_ready = {each.rank for each in self._peers} <= at.ends.keys()
@@ -189,8 +190,8 @@ class GenerationControl:
         )
 
     def _observation(self, at: _Place, cause: NodeOutcome | None) -> GenerationObservation:
-        """Return the observation on which the decision is based. Only the first failure counts as a failure,
-        because the others can be its consequences."""
+        """Return the observation from which the coordinator decides. Only the first failure counts as a
+        failure, because later failures can be its consequences."""
         ranks = [each.rank for each in self._peers]
         computing = [each for each in ranks if each not in self._serving]
         done = all(each in at.ends and at.ends[each].outcome == Outcome.SUCCEEDED.value for each in computing)
@@ -209,7 +210,7 @@ class GenerationControl:
 
 
 class _Place:
-    """A node's current generation, and what the node knows about its end."""
+    """A node's current generation, and what the node knows about the generation's end."""
 
     def __init__(self, generation: int, ledger: Ledger) -> None:
         self.generation = generation
@@ -221,8 +222,8 @@ class _Place:
         self.failed_s: float | None = None
         """Time at which the coordinator learned of a failure, by the coordinator's clock."""
         self.decided_s: float | None = None
-        """Time at which the coordinator learned that another generation follows, by the coordinator's
-        clock."""
+        """Time at which the coordinator first saw the decision that another generation follows (seconds of
+        the coordinator's clock)."""
 
 
 def _member_end(at: _Place, rank: int, cause: NodeOutcome | None) -> MemberEnd | None:

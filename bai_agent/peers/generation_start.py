@@ -13,8 +13,8 @@ from bai_agent.peers.node_monitor import SIGN_SECONDS
 from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
 
 _UNSHARED_S = 60.0
-"""A node without heartbeats is assumed to write no more files to a shared folder after this time plus
-`limits.grace` (seconds)."""
+"""Time after which, together with `limits.grace`, a node without heartbeats is assumed to write no more files
+to a shared folder (seconds)."""
 
 
 class GenerationStart:
@@ -83,8 +83,8 @@ class GenerationStart:
         return replace(peer, rank=rank, node=node, port=port)
 
     def _key(self) -> bytes:
-        """Return the secret with which the nodes sign requests to each other: that of earlier generations, or
-        a new one in the first generation."""
+        """Return the secret with which the nodes sign requests to each other. The first generation gets a new
+        secret, and later generations keep it."""
         begun = self._reports.ran[1]
         return (begun.members.key if begun is not None else None) or new_key()
 
@@ -101,8 +101,8 @@ class GenerationStart:
         return found.name if found is not None else None
 
     def _waits_for_checkpoint(self, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a member of the last generation that ran is possibly still writing or uploading its
-        last checkpoint."""
+        """Return whether a member of the last generation is possibly still writing or uploading that
+        generation's last checkpoint."""
         number, begun = self._reports.ran
         if self._ctx.checkpoint is None or begun is None:
             return False
@@ -122,8 +122,8 @@ class GenerationStart:
         return is_recent and self._stops(number, control, late_s=limit_s)
 
     def _may_keep(self, node: int, number: int, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a node is possibly still storing the last checkpoint of a generation. A checkpoint
-        that a silent node stores later is ignored."""
+        """Return whether a node is possibly still storing the last checkpoint of a generation. A silent node
+        is not waited for, and its later checkpoints are ignored."""
         has_said_all = node in self._reports.outcomes and self._reports.outcomes[node][1].complete
         if self._ctx.silent_s(node) > self._ctx.policy.silence_s or has_said_all:
             return False
@@ -135,9 +135,8 @@ class GenerationStart:
         return self._stops(number, control)
 
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
-        """Return whether a generation is possibly still running on a node that has not reported its end.
-        The generation is possibly still running if the next decision is too recent for the node to have
-        stopped."""
+        """Return whether a node that has not reported the end of a generation is possibly still running it.
+        This is possible if the next decision is so new that the node has had no time to stop."""
         limit_s = self._ctx.policy.stop_s + (
             TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0
         )

@@ -1,5 +1,5 @@
-"""Collects what the leader of an elastic job knows about all nodes. The leader decides from this
-observation."""
+"""Collects what the leader of an elastic job knows about all nodes into an observation. The leader decides
+from the observation."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class JobObserver:
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
         self.waited_for: Sequence[Peer] = ()
-        """Members that possibly failed before the first known failure. The leader waits for their next
-        heartbeats."""
+        """Members that possibly failed before the first known failure. The leader waits for the next
+        heartbeats of these members."""
         self.dismissed: set[int] = set()
         """Nodes that the leader has told to end."""
         self._since_s = ctx.clock()
         self._waited_for: dict[int, float] = {}
-        """Before the first generation: time of each node's last heartbeat, from which `limits.join`
-        counts."""
+        """Before the first generation: time of each node's last heartbeat. `limits.join` is measured from
+        that time."""
         self._machines: int | None = None
         """Number of machines that were launched for the job. None if unknown."""
 
@@ -83,8 +83,8 @@ class JobObserver:
         return newest is not None and self._reports.requested_ms > newest.put[0]
 
     def _launched_s(self, generation: int, control: Control) -> float:
-        """Return the seconds since the members were allowed to launch a generation; 0 if they were not
-        allowed to yet."""
+        """Return the seconds since the leader allowed the members to launch a generation; 0 before the leader
+        allows it."""
         # In a job with [checkpoint], the members launch together, after each member has restored the
         # checkpoint.
         launched = control.begun if self._ctx.checkpoint is None else control.launches
@@ -114,8 +114,8 @@ class JobObserver:
             self._ctx.answering(found)
 
     def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
-        """Return the members. A member that is found to be lost early is returned as if it had been silent
-        for the whole of `limits.peer_silence`."""
+        """Return the members. If a member is known to be lost before it has been silent for
+        `limits.peer_silence`, its silence in the result is `limits.peer_silence`."""
         failed = (each.end.ended_s for each in members if each.end is not None and each.has_failed)
         failed_s = max(failed, default=None)
         running = [each for each in members if each.end is None and each.node in self._reports.joined]
@@ -160,7 +160,7 @@ class JobObserver:
         ]
 
     def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
-        """Return whether a member's ports must be tested. The ports of a member are tested if the member is
+        """Return whether the leader must test a member's ports. The leader tests the ports if the member is
         silent, or has written no heartbeat since the first known failure."""
         if failed_s is None:
             return running.silent_s > half_s
@@ -192,7 +192,8 @@ class JobObserver:
         )
 
     def _member_end(self, node: int, number: int) -> MemberEnd | None:
-        """Return how and when a generation ended on a node. The time is computed from the store's clock."""
+        """Return how a generation ended on a node, and at which time. The time is computed from the store's
+        clock."""
         found = self._reports.ends.get((node, number))
         if found is None:
             return self._final_end(node)
@@ -224,8 +225,8 @@ class JobObserver:
         )
 
     def _with_absorbed(self, members: list[Member]) -> list[Member]:
-        """Return the members. If the benchmark continues without lost nodes, a node whose processes failed
-        remains a member as long as its agent lives.
+        """Return the members. A node whose processes failed remains a member as long as its agent is alive,
+        if the benchmark itself continues without lost nodes.
 
         A member whose processes failed can take part in the next generation.
         """
@@ -240,8 +241,8 @@ class JobObserver:
         return replace(member, end=None)
 
     def _with_served(self, members: list[Member]) -> list[Member]:
-        """Return the members. If all members that compute have succeeded, members that run servers count as
-        successful."""
+        """Return the members. Members that run servers count as successful when all other members have
+        succeeded."""
         begun = self._reports.begun
         serving = set(self._ctx.find_serving(begun.members.peers)) if begun is not None else set()
         if not serving or not all(each.has_succeeded for each in members if each.node not in serving):
@@ -284,8 +285,8 @@ class JobObserver:
         return found
 
     def _places(self) -> int:
-        """Return the number of nodes that can join. The number is lower than desired if EC2 launched fewer
-        machines."""
+        """Return the number of nodes that can join the job. This is less than the desired number if EC2
+        launched fewer machines."""
         if self._machines is None:
             with suppress(RecordError):
                 self._machines = self._ctx.attempt.launched_machines()

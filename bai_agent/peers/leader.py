@@ -41,12 +41,13 @@ from bai_agent.peers.node_reports import Decided, LeaderContext, NodeReports
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
 """Reasons for a new generation that are not the loss of a node."""
 _TOLD = (Change.BROKE, Change.NOT_RESTORED)
-"""Reasons for a new generation about which nodes can report a sentence of their own."""
+"""Reasons for a new generation for which the nodes concerned can report a sentence that explains the
+reason."""
 
 
 class Leader:
     """Decides for an elastic job while this node is the leader. A leader caches only data that never changes
-    and reads everything else at each check. Any other node can therefore take over."""
+    and reads everything else at each check. Any other node can therefore become the leader."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -56,7 +57,7 @@ class Leader:
         self.waits = False
         """Whether the leader has a reason for a new decision, but still waits for further reports."""
         self.waited_for: Sequence[Peer] = ()
-        """The members whose next heartbeat the leader waits for."""
+        """The members for whose next heartbeats the leader waits."""
 
     @property
     def has_begun(self) -> bool:
@@ -186,8 +187,8 @@ class Leader:
         return all(self._ctx.attempt.silent_s(each) >= silence_s for each in others)
 
     def _publishable(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
-        """Convert a decision to the record that is published to all nodes. None if the decision is not
-        published."""
+        """Return the record of a decision, as it is published to all nodes. Return None if the decision is
+        not published."""
         if isinstance(decision, EndJob):
             outcome, sentence = self._end_of_job(decision, seen)
             members, ledger = tuple(each.node for each in seen.members), seen.ledger

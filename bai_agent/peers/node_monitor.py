@@ -1,5 +1,6 @@
-"""The common part of the monitors of fixed and elastic jobs. The part writes the node's heartbeats, watches
-those of the other nodes, and measures for how long the node has not reached the job store."""
+"""The common part of the monitors of fixed and elastic jobs. The common part writes the node's heartbeats and
+watches the heartbeats of the other nodes. It also measures for how long the node has not reached the job
+store."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ SIGN_PATIENCE = RetryPolicy(
     silence=timedelta(seconds=5),
     request=timedelta(seconds=5),
 )
-"""Time limits of one request to the job store. If a request hangs, a second request is still possible before
-the node counts as lost."""
+"""Time limits of one request to the job store. The limits are so short that a second request is possible
+after a request that hangs, before the node counts as lost."""
 SIGN_SECONDS = 5.0
 """Seconds between two heartbeats of a node, and between two of its checks of the store."""
 CHANGE_SECONDS = 1.0
@@ -33,11 +34,11 @@ CHANGE_SECONDS = 1.0
 FRESH_SECONDS = 20.0
 """A node whose last heartbeat is at most this old counts as alive (seconds)."""
 GAP_SECONDS = 2 * SIGN_SECONDS
-"""If this node has not checked the store for this long, silence of the other nodes is measured from now on
-(seconds). During the gap, possibly no node reached the store."""
+"""Time without a check of the store after which this node measures the silence of other nodes anew (seconds).
+In the time without a check, possibly no node reached the store."""
 MISSED_SECONDS = 10.0
-"""If a node has stored no heartbeat for this long, the store counts as unreachable (seconds). Two heartbeats
-are due within that time."""
+"""Time without a stored heartbeat after which the store counts as unreachable for a node (seconds). A node
+normally stores two heartbeats in this time."""
 _ASK_SECONDS = 5.0
 """While the store is unreachable, seconds between two requests that ask other nodes whether they reach the
 store."""
@@ -56,9 +57,9 @@ class SignAges:
         """Record the version of each rank's heartbeat.
 
         own: version of this node's last heartbeat, if known; signed_s: time at which this node wrote that
-        heartbeat. The age of another node's heartbeat is computed from the difference between the store's
-        times of the two heartbeats. Without `signed_s`, this difference is used only for a node's first known
-        heartbeat, and gives a minimum age.
+        heartbeat. The age of another node's heartbeat is computed from the times at which the store received
+        that heartbeat and this node's own heartbeat. If `signed_s` is None, the times are used only for a
+        node's first known heartbeat, and give a minimum age.
         """
         now = self._clock()
         for rank, version in signs.items():
@@ -90,8 +91,8 @@ class StoreAbsence:
         self._alone_limit = limits.peer_silence
         self._limit = max(limits.store_away, limits.peer_silence)
         self._reached = self._excused = clock()
-        """`_reached`: time at which the store was last reached. `_excused`: time at which the other nodes
-        were last known not to reach the store either."""
+        """`_reached`: time at which the store was last reached. `_excused`: last time at which this node knew
+        that the other nodes did not reach the store."""
         self._peers: Sequence[Peer] = ()
 
     def reached(self) -> None:
@@ -99,7 +100,7 @@ class StoreAbsence:
         self._reached = self._clock()
 
     def met(self, peers: Sequence[Peer]) -> None:
-        """Set the nodes of the job. From now on, the other nodes can give this node up."""
+        """Set the nodes of the job. From now on, this node can count as lost for the other nodes."""
         self._peers = peers
         self._excused = max(self._excused, self._clock())
 
@@ -114,8 +115,8 @@ class StoreAbsence:
         return self.given_up() or self.away_too_long()
 
     def given_up(self) -> str | None:
-        """If the other nodes reach the store and have given this node up, return a sentence that says so.
-        None otherwise."""
+        """Return a sentence if this node counts as lost for the other nodes, because they reach the store and
+        this node does not. Return None otherwise."""
         limit = self._alone_limit.total_seconds()
         if not self._peers or self._clock() - max(self._reached, self._excused) <= limit:
             return None
@@ -134,7 +135,7 @@ class StoreAbsence:
         )
 
     def look(self, ask: Callable[[Peer], PeerAnswer | None], *, ended: Collection[int] = ()) -> None:
-        """If this node does not reach the store, ask other nodes whether they reach it. ended: ranks whose
+        """Ask other nodes whether they reach the store, if this node does not reach it. ended: ranks whose
         part of the job has ended, which are not asked."""
         asked_at = self._clock()
         if not self._peers or asked_at - self._reached <= MISSED_SECONDS:
@@ -175,7 +176,7 @@ class NodeMonitor(Poller, ABC):
             # The pause is random each time, so that the nodes of a job do not all send their requests at the
             # same moment.
             pause_s=lambda: self._until_next_s() * random.uniform(0.8, 1.2),  # noqa: S311
-            failure="cannot look after the other nodes",
+            failure="cannot watch the other nodes",
         )
         self.attempt = attempt
         self._rank = rank
@@ -187,15 +188,16 @@ class NodeMonitor(Poller, ABC):
         self._silence_limit = limits.peer_silence.total_seconds()
         self._ask = ask
         self._key: bytes | None = None
-        """Secret key with which the job's nodes sign requests to each other. None if the nodes send no requests."""
+        """Secret key with which the job's nodes sign requests to each other. None if the nodes send no
+        requests to each other."""
         self._answered: dict[int, float] = {}
         """Time at which each silent node last reached the store, according to the node's own answer."""
         self._peers: tuple[Peer, ...] = ()
         self._watched_from = clock()
         """Time from which the silence of a node without any heartbeat is measured."""
         self._watching_since = self._looked = clock()
-        """`_watching_since`: time since which this node has checked the other nodes without a gap. `_looked`:
-        time of the last check."""
+        """`_watching_since`: time since which this node has checked the other nodes without an interruption.
+        `_looked`: time of the last check of the other nodes."""
         self.when_woken: Callable[[], None] = lambda: None
         """Function that is called after another node has woken this node."""
         self.serves = False
@@ -217,8 +219,8 @@ class NodeMonitor(Poller, ABC):
 
     @abstractmethod
     def all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmarks of all other nodes have printed nothing for `silence_s` seconds. On
-        nodes that do not decide for the job, the answer is always False."""
+        """Return whether the benchmarks of all other nodes have printed nothing for `silence_s` seconds.
+        Return False on nodes that do not decide for the job."""
 
     @abstractmethod
     def _ended_nodes(self) -> Collection[int]:
@@ -226,7 +228,8 @@ class NodeMonitor(Poller, ABC):
 
     @abstractmethod
     def _is_change_near(self) -> bool:
-        """Return whether an event for which this node waits will probably happen soon."""
+        """Return whether the start, end or decision for which this node waits will probably be in the store
+        soon."""
 
     @abstractmethod
     def observe(self) -> None:
@@ -244,7 +247,7 @@ class NodeMonitor(Poller, ABC):
             self.look_for_store,
             name="store absence",
             pause_s=lambda: _ASK_SECONDS,
-            failure="the other nodes could not be asked for the job store",
+            failure="cannot ask the other nodes whether they reach the job store",
         ).start()
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
@@ -259,13 +262,13 @@ class NodeMonitor(Poller, ABC):
             self._changed.wait(timeout=1.0)
 
     def woken(self) -> None:
-        """Check the store at once. Called when another node has woken this node."""
+        """Check the store at once, because another node has woken this node."""
         self.look_now()
         self.when_woken()
 
     def wake(self, peers: Iterable[Peer]) -> None:
-        """Wake other nodes after this node has written an object for which they wait. Nodes that are not
-        woken find the object at their next check."""
+        """Wake other nodes after this node has written an object for which they wait. Nodes that do not get
+        the wake-up find the object at their next check."""
         if self._key is not None:
             wake_all([each for each in peers if each.node != self._rank], self._key)
 
@@ -294,13 +297,13 @@ class NodeMonitor(Poller, ABC):
         return self._quiet_s(node, self._ages, since_s=self._watched_from)
 
     def _silent_s(self, node: int) -> float:
-        """Return the same time as `_unheard_s`, but count only the time in which this node could check the
-        store (seconds)."""
+        """Return for how long a node has been silent, as `_unheard_s` does, but count only the time in which
+        this node could check the store (seconds)."""
         return min(self._unheard_s(node), self._clock() - self._watching_since)
 
     def _quiet_s(self, node: int, ages: SignAges, *, since_s: float) -> float:
         """Return for how long a node has neither written a heartbeat in `ages` nor answered a direct request
-        (seconds). since_s: time from which the silence of a node without any heartbeat is measured."""
+        (seconds). since_s: start of the silence of a node that has never written a heartbeat."""
         if node == self._rank:
             return 0.0
         now = self._clock()

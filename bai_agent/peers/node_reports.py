@@ -1,4 +1,4 @@
-"""Reads everything that the nodes of an elastic job have reported in the store. The leader uses these
+"""Reads the reports that the nodes of an elastic job have written to the store. The leader uses the
 reports."""
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ log = logging.getLogger(__name__)
 
 _NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
 TOGETHER_S = 8.0
-"""Members stop this long after a planned decision, even if some members have not confirmed that they have
-read it (seconds, store's clock)."""
+"""Time after a planned decision at which the members stop, even if some members have not confirmed that they
+have read the decision (seconds, store's clock)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderContext:
-    """Data that the leader's classes share, in addition to the nodes' reports."""
+    """Data that the leader and its helper classes use, in addition to the nodes' reports."""
 
     attempt: AttemptRecord
     node: int
     """Number of the leader's own node."""
     policy: Policy
     desired: int
-    """Number of nodes that the job was launched with."""
+    """Number of nodes with which the job was launched."""
     limits: Limits
     checkpoint: Checkpoint | None
     clock: Callable[[], float]
     find_serving: Callable[[Sequence[Peer]], Collection[int]]
-    """Function that returns the nodes that run servers."""
+    """Function that returns those of the given nodes that run servers."""
     silent_s: Callable[[int], float]
-    """Function that returns for how long a node has been silent, counting only the time in which this node
-    could check the store (seconds)."""
+    """Function that returns for how long a node has been silent (seconds). Only the time in which this node
+    could check the store counts."""
     unheard_s: Callable[[int], float]
     """Function that returns for how long a node has been silent in total (seconds)."""
     answering: Callable[[Sequence[Peer]], Collection[int]]
@@ -75,7 +75,7 @@ class Decided:
 
 class NodeReports:
     """The reports of all nodes and the leaders' decisions, as read from the store. A report is read again
-    only after a node writes a new version."""
+    only if its node has written a new version of the report."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -95,19 +95,20 @@ class NodeReports:
         self.outcomes: dict[int, tuple[Version, NodeOutcome]] = {}
         """The outcome of each node."""
         self.requests: dict[int, int] = {}
-        """Numbers of nodes that users requested, by the number of the request."""
+        """Requested numbers of nodes, by the serial number of the user's request."""
         self._proposals: dict[int, int] = {}
-        """Numbers of nodes that leaders proposed from the benchmark's hints, by the number of the
-        proposal."""
+        """Numbers of nodes that leaders proposed because of the benchmark's hints, by the serial number of
+        the proposal."""
         self.requested_ms = 0
         """Time of the last request for another number of nodes (ms, store's clock)."""
         self.begun: Beginning | None = None
-        """The beginning of the newest generation. None if that generation has not begun."""
+        """The beginning of the newest generation. None if the newest generation has not begun."""
         self.ran: tuple[int, Beginning | None] = (0, None)
-        """The most recent generation that began before the newest decision, and its beginning. The beginning is
-        None if no generation began."""
+        """The most recent generation that began before the newest decision, and its beginning. The
+        beginning is None if no generation of the job has begun."""
         self._restored: tuple[int, set[int]] = (-1, set())
-        """Number of a generation, and the members that have restored its checkpoint."""
+        """Number of the generation for which `has_restored` was called last, and those members that have
+        restored its checkpoint."""
         self._seen_by: tuple[int, set[int]] = (-1, set())
         """Number of a planned decision, and the members that have confirmed it."""
 
@@ -129,21 +130,22 @@ class NodeReports:
             self.requests[number] = _size(partial(self._ctx.attempt.scale_request, number))
 
     def read_proposals(self, signs: SignsSeen) -> None:
-        """Read the numbers of nodes that leaders proposed from the benchmark's hints, unless this job ignores
-        proposals. Raises StoreError."""
+        """Read the numbers of nodes that leaders proposed because of the benchmark's hints, unless this job
+        ignores proposals. Raises StoreError."""
         if self._ctx.policy.takes_proposals:
             for number in signs.proposals.keys() - self._proposals.keys():
                 self._proposals[number] = _size(partial(self._ctx.attempt.size_proposal, number))
 
     @property
     def desired(self) -> int:
-        """The number of nodes that the job should have. Requests take precedence over proposals."""
+        """The number of nodes that the job should have. A user's request takes precedence over a leader's
+        proposal."""
         sizes = (size for each in (self._proposals, self.requests) for _, size in sorted(each.items()))
         return desired_nodes(sizes, self._ctx.policy, first=self._ctx.desired)
 
     def _read_joined(self) -> None:
-        """Read the reports of nodes that have joined. Only machines that were launched for the job are
-        accepted, because a benchmark could also write such a report.
+        """Read the reports of nodes that have joined. Only reports of machines that were launched for the job
+        are accepted, because a benchmark could also write a report.
 
         If a node's newest report cannot be read, the node's earlier report is used. Raises StoreError,
         RecordError.
@@ -164,8 +166,8 @@ class NodeReports:
             self.joined[node] = found.pop(node)
 
     def _is_launched(self, joined: Joined) -> bool:
-        """Return whether a node's report comes from a machine that was launched for this node. Every node's
-        report is accepted if the launches are not known."""
+        """Return whether a node's report comes from a machine that was launched for this node. Return True
+        for every report if the job's machines are not known."""
         machines, peer = self._launched_machines, joined.peer
         return machines is None or machines.has(peer.node, peer.instance_id, first=self._ctx.desired)
 
@@ -175,8 +177,8 @@ class NodeReports:
                 self.outcomes[node] = (version, self._ctx.attempt.usable_outcome(node))
 
     def _begun_before(self, number: int, control: Control) -> tuple[int, Beginning | None]:
-        """Return the number of the newest generation before `number` that began, and its beginning. The
-        beginning is None if no generation began. Raises StoreError."""
+        """Return the number of the newest generation before `number` that began, and its beginning. Return
+        (0, None) if no generation before `number` began. Raises StoreError."""
         for each in sorted((each for each in control.begun if each < number), reverse=True):
             if each == self.ran[0] and self.ran[1] is not None:
                 return self.ran
@@ -201,14 +203,14 @@ class NodeReports:
         return (node, generation) in self.ends or node in self.outcomes
 
     def has_joined_after(self, node: int, last: int | None) -> bool:
-        """Return whether a node joined after its last generation. An earlier report possibly came from an
-        agent that was killed since."""
+        """Return whether a node joined again after its last generation, `last`. An earlier join report
+        possibly comes from an agent that was killed later."""
         after = self.joined[node][1].after
         return last is None or (after is not None and after > last)
 
     def leaving(self, node: int, signs: SignsSeen) -> Version | None:
-        """Return when a node reported that its machine is about to be terminated. None if the node did not
-        report this or has joined again since."""
+        """Return the version of a node's report that its machine is about to be terminated. Return None if
+        the node did not report this, or has joined again after the report."""
         said, joined = signs.leaving.get(node), self.joined.get(node)
         return None if said is None or (joined is not None and joined[0][0][0] > said[0]) else said
 
@@ -253,8 +255,8 @@ class NodeReports:
 
 
 def _size(read: Callable[[], ScaleRequest]) -> int:
-    """Return a requested or proposed number of nodes. If the number cannot be read, return 0, which no job
-    allows. Raises StoreError."""
+    """Return a requested or proposed number of nodes. Return 0 if the number cannot be read, because a
+    request for 0 nodes is always ignored. Raises StoreError."""
     try:
         return read().desired
     except RecordError as error:

@@ -2,9 +2,9 @@
 lost.
 
 The monitor runs on a separate thread, because a check can hang in a network request. Rank 0, the coordinator,
-watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age is measured from the
-moment at which this node saw it change, so that clocks of different machines are not compared. A silent node
-gets a direct request before it is given up.
+watches all nodes and decides. The other nodes watch the coordinator. A heartbeat's age is the time since this
+node saw a new version of the heartbeat, so that clocks of different machines are not compared. A silent node
+gets a direct request before it counts as lost.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 _DEFAULTS = Limits()
 _ASKED_EARLY = 32
-"""Largest number of silent nodes that get a direct request before their limit is reached. As many requests
-can be sent at the same time."""
+"""Largest number of silent nodes that get a direct request before their limit is reached. This is also the
+number of requests that can be sent at the same time."""
 
 
 class PeerMonitor(NodeMonitor):
@@ -80,7 +80,7 @@ class PeerMonitor(NodeMonitor):
         self.outcomes: dict[int, NodeOutcome] = {}
         """Known outcomes of other nodes, including lost nodes."""
         self.lost: set[int] = set()
-        """Nodes that were given up and have not reported an outcome since."""
+        """Nodes that count as lost and have not reported an outcome later."""
         self.finished = False
         """Whether the coordinator reports success."""
         self._silence_s: float | None = None
@@ -104,7 +104,7 @@ class PeerMonitor(NodeMonitor):
 
     def reason(self, running_s: float | None) -> StopReason | None:
         if self._reason is None and self.serves and self.finished:
-            return StopReason(Outcome.SUCCEEDED, "This node has served the job until the job was over.")
+            return StopReason(Outcome.SUCCEEDED, "This node served the job until the job ended.")
         # The connection is also checked here, because the monitor's thread can hang in a network request.
         self._check_cut_off()
         if self._reason is None and self.generations is not None:
@@ -127,8 +127,8 @@ class PeerMonitor(NodeMonitor):
         return self._ages.age_s(rank)
 
     def stop_others(self, order: StopOrder) -> None:
-        """As the coordinator, order all nodes to end. Raises StoreError; the next check then repeats the
-        order."""
+        """As the coordinator, order all nodes to end. Raises StoreError; in this case, the next check sends
+        the order again."""
         self._unsaid = order = self._unsaid or order
         self.attempt.order_stop(order)
         self._unsaid = None
@@ -141,7 +141,7 @@ class PeerMonitor(NodeMonitor):
 
     @property
     def lost_coordinator(self) -> bool:
-        """Whether this worker has given up the coordinator."""
+        """Whether the coordinator counts as lost for this worker."""
         return not self.is_coordinator and self._lost_coordinator
 
     def give_up(self, ranks: Iterable[int]) -> None:
@@ -150,14 +150,14 @@ class PeerMonitor(NodeMonitor):
         self._lost_coordinator = COORDINATOR in self.lost
 
     def wait_for_coordinator(self, *, over: Callable[[], bool]) -> None:
-        """As a worker, wait until the coordinator orders the end or is lost, until this node is cut off from
-        the store, or until `over()`."""
+        """As a worker, wait until the coordinator orders the end. The wait also ends if the coordinator is
+        lost, if this node cannot reach the store for too long, or if `over()` returns True."""
         while self._peers and not (self._told or self._lost_coordinator or over() or self.is_cut_off):
             self.wait_for_change()
 
     def wait_for_others(self, *, over: Callable[[], bool]) -> list[NodeOutcome]:
-        """Wait until all other nodes have ended or are lost, this node is cut off from the store, or
-        `over()`. Return the known outcomes.
+        """Wait until all other nodes have ended or are lost. The wait also ends if this node cannot reach the
+        store for too long, or if `over()` returns True. Return the known outcomes.
 
         A worker calls this method after the coordinator is lost.
         """
@@ -282,10 +282,10 @@ class PeerMonitor(NodeMonitor):
             self._decide(Outcome.PEER_LOST, sentence)
 
     def _lost(self, nodes: Sequence[Peer]) -> list[Peer]:
-        """Return those of these nodes that are lost.
+        """Return the lost nodes of `nodes`.
 
-        A silent node gets a direct request after half of the limit. A node that is cut off from the store
-        ends itself at the limit, and cannot answer afterwards.
+        A silent node gets a direct request after half of the limit. A node that cannot reach the store ends
+        itself at the limit, so the request must come earlier.
         """
         now, half_s = self._clock(), self._silence_limit / 2
         silent = [each for each in nodes if self._silent_s(each.rank) > self._silence_limit]
@@ -306,7 +306,7 @@ class PeerMonitor(NodeMonitor):
         return f"{who} {did} for {self._silence_limit:.0f} s."
 
     def _signed(self, rank: int) -> float:
-        """Return when a node was last known to be alive, by this node's clock."""
+        """Return the time at which a node was last known to be alive (seconds of this node's clock)."""
         return self._clock() - self._unheard_s(rank)
 
     def _decide(self, outcome: Outcome, sentence: str) -> None:

@@ -23,14 +23,14 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 def unreachable(
     me: Peer, peers: Sequence[Peer], *, started: bool = True, timeout_s: float = CONNECT_SECONDS
 ) -> str | None:
-    """Return a sentence that says why this node cannot connect to a reserved port of another node. None if
-    this node reaches all nodes.
+    """Return a sentence that says why this node cannot connect to a reserved port of another node. Return
+    None if this node can connect to all nodes.
 
-    The ports are tested right after the nodes have met. A launcher that cannot reach another node fails only
-    after minutes, torchrun after ten minutes, without a clear reason. A port that refuses the connection
-    counts as reached, because the program that will use the port does not listen yet. started: whether some
-    nodes have possibly started their programs. If true, only the agents' ports are tested, because the
-    programs must not receive test connections.
+    The ports are tested at the end of the `join` phase, because a launcher that cannot reach another node
+    fails late and without a clear reason. torchrun, for example, fails after ten minutes. A port that refuses
+    the connection counts as reached, because the program that will use the port does not listen yet. started:
+    whether some nodes have possibly started their programs. If so, only the agents' ports are tested, because
+    the programs must not receive test connections.
     """
     tries = [
         (peer, port)
@@ -69,9 +69,9 @@ def _try(me: Peer, peer: Peer, port: int, *, timeout_s: float) -> str | None:
     else:
         return None
     fix = (
-        "Their security group must let its members in from each other on all ports"
+        "Their security group must allow traffic between its members on all ports"
         if me.instance_id is not None
-        else "A firewall must let the nodes' machines in from each other on all ports"
+        else "Firewalls must allow traffic between the nodes' machines on all ports"
     )
     return f"{me.title} cannot reach {peer.mention} on port {port}: {why}. {fix}."
 
@@ -85,14 +85,16 @@ def find_lost(
     is_overdue: Callable[[int], bool],
     ask: Callable[[Peer], PeerAnswer | None],
 ) -> set[int]:
-    """Return the numbers of those `suspects`, members of a generation, that are lost.
+    """Return the numbers of the lost nodes of `suspects`, which are members of a generation.
 
-    - No process of a node is left if its machine refuses connections to its agent and to the shim of its benchmark, which listens as
-      long as it lives. An agent that died alone is not a loss: it is restarted, and adopts its benchmark.
-    - If an agent neither answers nor refuses, it hangs, or its machine does. If the benchmark of another member has failed, half of the
-      time is enough to assume that.
+    - A node is lost if its machine refuses connections to the agent and to the benchmark's shim, because then
+      no process of the node is left. A node whose agent alone died is not lost, because a restarted agent
+      continues to watch the running benchmark.
+    - An agent that neither answers nor refuses the connection hangs, or its machine hangs. Its node counts as
+      lost after half of `limits.peer_silence`, if the benchmark of another member has failed.
 
-    failed: whether the benchmark of a member has failed. is_overdue: whether a node has been silent for half of the time.
+    failed: whether the benchmark of a member has failed. is_overdue: whether a node has been silent for half
+    of `limits.peer_silence`.
     """
     asked = [each for each in suspects if each.agent_port and (failed or is_overdue(each.node))]
     died = find_refused((each, each.agent_port) for each in asked)
@@ -113,8 +115,8 @@ def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
 
 
 def is_refused(address: str, port: int) -> bool:
-    """Return whether a machine refuses a connection to a port. If the machine does not answer, the result is
-    False."""
+    """Return whether a machine refuses a connection to a port. Return False if the machine does not
+    answer."""
     try:
         socket.create_connection((address, port), timeout=ANSWER_SECONDS).close()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The phases of a run, from `prepare` to `end`; `run.py` is the table of contents."""
+"""The phases of a run, from `prepare` to `end`; `run.py` lists the phases in order."""

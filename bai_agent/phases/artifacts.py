@@ -21,13 +21,13 @@ _AT_A_TIME = 16
 """Number of files of up to `_SMALL` bytes that are uploaded in parallel, because a remote store answers
 slowly. Larger files are uploaded one at a time, in parallel parts."""
 _NAMED = 20
-"""Largest number of failed artifacts for which a warning names each file. On a full disk, thousands can
-fail."""
+"""Largest number of failed artifacts for which a warning names each file. On a full disk, saving can fail for
+thousands of artifacts."""
 
 
 @dataclass(frozen=True)
 class ArtifactSummary:
-    """Number of saved artifacts, their total size (bytes), and a sentence for each file that was not
+    """Number and total size (bytes) of the saved artifacts, and a sentence for each file that was not
     saved."""
 
     files: int
@@ -53,9 +53,9 @@ def keep_artifacts(
     """Copy the files that `globs` match below `folder` into `store` under `prefix`, with their relative paths
     as names.
 
-    Stops before the next file when `stopping()` returns True. A file that cannot be saved causes a warning
-    instead of an error. user: the benchmark's user, if it is another user than the agent's; only files that
-    this user can read are saved. expected: whether a pattern that matches no file causes a warning.
+    The copying stops before the next file when `stopping()` returns True. A file that cannot be saved causes
+    a warning, not an error. user: the benchmark's user, if it is not the agent's user. Only files that `user`
+    can read are saved. expected: whether a pattern that matches no file causes a warning.
     """
     # Imported here because most jobs save nothing, and the import would delay every start.
     from concurrent.futures import ThreadPoolExecutor
@@ -76,8 +76,8 @@ def keep_artifacts(
             nothing.append(f'No file matched output.artifacts "{pattern}" in {folder}.')
 
     def keep(path: Path) -> int | str | None:
-        """Return the number of saved bytes, or the reason why the file was not saved, or None if there was no
-        time."""
+        """Return the number of saved bytes, or the reason why the file was not saved. Return None if no time
+        was left."""
         name = path.relative_to(folder).as_posix()
         if stopping():
             return None
@@ -107,8 +107,8 @@ def keep_artifacts(
 
 
 def _put_as(user: User, path: Path, *, folder: Path, put: Callable[[Path], None]) -> int:
-    """Upload the file that `user` finds at `path`, and return its size (bytes). The upload continues if the
-    file is renamed meanwhile. Raises OSError, StoreError."""
+    """Upload the file `path` with the rights of `user`, and return the file's size (bytes). The upload
+    continues if the file is renamed during the upload. Raises OSError, StoreError."""
     descriptor = open_as(user, path)
     try:
         opened = Path(f"/proc/self/fd/{descriptor}")

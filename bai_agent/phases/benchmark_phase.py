@@ -55,8 +55,9 @@ _BLOCK = 4096
 """Number of bytes that a C program's standard output buffers by default before it writes to a file
 (st_blksize)."""
 _PART_SECONDS = 2.0
-"""If the log ends with an incomplete block for this long, the benchmark does not buffer whole blocks
-(seconds). An exiting program also writes an incomplete block, but its end is noticed sooner."""
+"""Time after which a log that ends with an incomplete block shows that the benchmark does not write whole
+blocks (seconds). A program also writes an incomplete block when it exits, but the agent notices the exit
+sooner."""
 _TICK = 0.05
 """Pause between two checks while the benchmark runs (seconds)."""
 _SHORT_TICK = 0.01
@@ -82,8 +83,9 @@ def run_generation(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the running benchmark; return when all of its processes have ended.
     Raises RunEndedError.
 
-    While the agent has no free file descriptor, it only applies limits that can be checked without one. When
-    descriptors are free again, this function adopts the running benchmark, as a restarted agent does.
+    While the agent has no free file descriptor, it applies only the limits that need no file descriptor. When
+    file descriptors are free again, this function continues to watch the running benchmark, as a restarted
+    agent does.
     """
     with closing(HeldShim()) as shim:
         while True:
@@ -192,8 +194,8 @@ def start_followers(ctx: RunContext) -> None:
 
 
 def is_unstarted(ctx: RunContext) -> bool:
-    """Return whether no agent has started this generation. The run's events are also checked, because the
-    generation's files were possibly deleted and a generation must not start twice."""
+    """Return whether no agent has started this generation. A generation must not start twice. The function
+    also checks the run's events, because the generation's files were possibly deleted."""
     return state(ctx.rundir) is State.NOT_STARTED and all(
         each.generation != ctx.rundir.generation for each in ctx.events.of(BenchmarkStartEvent)
     )
@@ -264,7 +266,7 @@ def _follow(
     """Watch the benchmark until it has ended or its state is LOST. The agent orders the shim to stop only
     once, for the first reason.
 
-    earlier_s: duration of earlier generations, which counts towards `limits.max_runtime` (seconds). If the
+    earlier_s: duration of all earlier generations (seconds). `limits.max_runtime` includes this time. If the
     shim does not stop the benchmark within the grace period and `_SHIM_MARGIN`, the agent kills the shim and
     the benchmark.
     """
@@ -314,8 +316,8 @@ def _follow(
 
 
 def _size_look(ctx: RunContext) -> Callable[[], None]:
-    """Return a function that proposes another number of nodes when the benchmark's hints suggest one. For
-    jobs that take no proposals, the function does nothing."""
+    """Return a function that proposes another number of nodes when the benchmark's hints suggest one. The
+    returned function does nothing if the job does not allow proposals."""
     supervisor, elastic = ctx.supervisor, ctx.elastic
     if supervisor is None or elastic is None or not ctx.job.takes_proposals:
         return lambda: None
@@ -326,8 +328,8 @@ def _size_look(ctx: RunContext) -> Callable[[], None]:
 
 
 class _ProgramLook:
-    """Finds out whether the benchmark runs a Python or a statically linked program. The pauses between
-    searches double, because each search reads all of /proc."""
+    """Finds out whether the benchmark runs a Python process or a statically linked program. The pause doubles
+    after each search, because each search reads all of /proc."""
 
     def __init__(self, ctx: RunContext, started: Started | None) -> None:
         self._ctx = ctx
@@ -367,7 +369,7 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
     if not ctx.rundir.shim_lock.exists():
         message = (
             f"Files of the run directory {ctx.rundir.path} were deleted or renamed while the benchmark ran, "
-            f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must not change these files."
+            f"including {ctx.rundir.shim_lock.name}. The benchmark was ended, because a benchmark must not change bai's files."
         )
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
     # If there is a reason to stop the run, such as a cancelled job, the reason explains the end better than

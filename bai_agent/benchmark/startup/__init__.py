@@ -1,1 +1,1 @@
-"""A folder for PYTHONPATH; see sitecustomize.py."""
+"""Folder that bai adds to the benchmark's PYTHONPATH, so that Python runs its sitecustomize.py."""

@@ -1,14 +1,14 @@
-"""Runs at the start of every Python of a benchmark, through PYTHONPATH, and makes the Python's output appear
-while the Python runs.
+"""Runs at the start of every Python process of a benchmark, through PYTHONPATH, so that the log shows the
+process's output while the process runs.
 
-BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two writes, one for the text and one
-for the newline, and another process's text can come between the two. timed: a flush ten times a second, so
-SIGTERM loses at most the output of the last tenth of a second. After this module, the `sitecustomize` of the
-Python itself runs.
+With BAI_BUFFERING=line, Python makes one write for each line. PYTHONUNBUFFERED alone makes two writes, one
+for the text and one for the newline, so another process's text can come between them. With
+BAI_BUFFERING=timed, Python flushes ten times a second, so SIGTERM loses at most the output of the last tenth
+of a second. After this module, the `sitecustomize` of the Python itself runs.
 
-In a job with the strategy adaptdl, this module lets `import adaptdl`, whose last version is of 2022, work
-with current versions of numpy, semver and setuptools, and with a port that bai's agent has reserved for
-AdaptDL.
+In a job with the strategy adaptdl, this module makes AdaptDL, whose last version is of 2022, work with
+current versions of numpy, semver and setuptools. It also lets AdaptDL use a port that bai's agent has
+reserved.
 
 Type annotations have the syntax of Python 3.6, because the benchmark's Python may be older than the agent's.
 """
@@ -40,9 +40,9 @@ def _flush_often() -> None:
                 pass  # the disk is full, or the benchmark closed it: its own write will report that
 
     class Flusher:
-        """The flushing thread. The thread stops at a fork, because the child would inherit its locks, and
-        Python 3.12 warns about threads at a fork. The thread also stops before the interpreter ends, because
-        an interpreter aborts if a thread is still writing to stdout."""
+        """The flushing thread. The thread stops at a fork, because the child process would inherit the
+        thread's locks, and because Python 3.12 warns about threads at a fork. The thread also stops before
+        the interpreter ends, because an interpreter aborts if a thread is still writing to stdout."""
 
         def __init__(self) -> None:
             self.start()
@@ -72,8 +72,8 @@ def _flush_often() -> None:
 
 
 class _AdaptDlFinder:
-    """An import finder that finds no module. When `import adaptdl` calls the finder, the finder restores the
-    names and the port that AdaptDL needs."""
+    """An import finder that finds no module, but restores the names and the port that AdaptDL needs when
+    `import adaptdl` calls the finder."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -109,7 +109,7 @@ def _restore_for_adaptdl() -> None:
 
 def _share_master_port() -> None:
     """Let AdaptDL's replica of rank 0 bind the port that bai's agent reserves for this replica. The agent
-    does not listen on that port."""
+    reserves the port, but does not listen on it."""
     import socket
 
     port = os.environ.get("ADAPTDL_MASTER_PORT")

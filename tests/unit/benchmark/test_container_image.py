@@ -169,7 +169,7 @@ def test_a_missing_podman_is_named_with_its_package(tmp_path: Path, monkeypatch:
 def test_an_old_podman_is_refused(stand_in: Callable[[str], Path], version: str) -> None:
     stand_in(f"print({version!r})")
 
-    with pytest.raises(SetupError, match=r"4\.1 is the oldest that works"):
+    with pytest.raises(SetupError, match=r"version 4\.1 or later is needed"):
         find_podman()
 
 
