@@ -1,4 +1,4 @@
-"""What the benchmarks of whole runs share: a job descriptor, an agent on it, and what came of it."""
+"""Functions for benchmarks of whole runs: write a job descriptor, start an agent, and wait for the result."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def write_job(folder: Path, argv: Sequence[str], *, buffering: str = "own", **ta
 
 
 def start_agent(job: Path, rundir: Path) -> subprocess.Popen[bytes]:
-    """Start the agent as `bai run` does: detached from any terminal, its words in its log."""
+    """Start the agent like `bai run`: without a terminal, and with messages only in the agent's log."""
     return subprocess.Popen(
         [*AGENT, job, "--dir", rundir, "--quiet"], cwd=ROOT, stdin=subprocess.DEVNULL, env=plain_environment()
     )
 
 
 def finish(agent: subprocess.Popen[bytes], rundir: Path) -> dict[str, Any]:
-    """Wait for the run's end and return what the shim noted of the benchmark. Raises where it did not succeed."""
+    """Wait for the run's end, and return the content of exit.json. Raises SystemExit if the run failed."""
     code = agent.wait(timeout=RUN_SECONDS)
     if code != 0:
         raise SystemExit(f"the run failed with exit code {code}; see {rundir}")
@@ -48,5 +48,5 @@ def finish(agent: subprocess.Popen[bytes], rundir: Path) -> dict[str, Any]:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return this environment without what changes how Python buffers."""
+    """Return this process's environment without PYTHONUNBUFFERED."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

@@ -1,10 +1,10 @@
-"""How often `bai compare`, `bai ab` and `until` are wrong, and what they find: simulated, seeded, beside a rank test.
+"""Error rates and power of `bai compare`, `bai ab` and `until`, compared with a rank test on simulated runs with a fixed seed.
 
     python benchmarks/calibration.py [--rounds 600]
 
-Equal sides give the share of false alarms, sides that differ by a known amount the power, and the intervals of both their
-coverage. The rank test is `mannwhitneyu` of scipy, which benchstat uses as well; where benchstat itself is installed, it judges
-some of the sides too. Docs quote these tables: docs/compare.md, docs/repeats.md.
+Equal sides show the share of false alarms. Sides with a known difference show the power. The intervals of all sides show the
+coverage. The rank test is `mannwhitneyu` of scipy, the same test that benchstat uses. If benchstat is installed, benchstat also
+compares some of the sides. docs/compare.md and docs/repeats.md quote these tables.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def autocorrelated(chance: random.Random, runs: int) -> list[float]:
 
 
 def quantised(chance: random.Random, runs: int) -> list[float]:
-    """Rounded to 0.1, twice the standard deviation."""
+    """Values rounded to 0.1, which is twice the standard deviation."""
     return [round(chance.gauss(10.03, 0.05), 1) for _ in range(runs)]
 
 
@@ -112,7 +112,8 @@ def sides(rounds: int) -> None:
 
 
 def judged_sides(draw: Draw, few: int, many: int, *, rounds: int) -> list[str]:
-    """Return the shares of false alarms (ours, a rank test's), of intervals that hold the truth, and of +5 % found (ours, a rank test's)."""
+    """Return five shares: false alarms of `bai` and of the rank test, intervals that contain the true difference, and differences
+    of 5 % that `bai` and the rank test found."""
     counts = [0] * 5
     for seed in range(rounds):
         chance = random.Random(f"{draw.__name__} {few} {many} {seed}")
@@ -264,12 +265,12 @@ def spiky(chance: random.Random, values: int) -> list[float]:
 
 
 def late_step(chance: random.Random, values: int) -> list[float]:
-    """A step of 10 % in the last quarter."""
+    """Values that are 10 % larger in the last quarter."""
     return [value * (1.1 if 4 * i >= 3 * values else 1) for i, value in enumerate(normal(chance, values))]
 
 
 def rising(chance: random.Random, values: int) -> list[float]:
-    """Rises by 10 % from the first value to the last."""
+    """Values that rise by 10 % from the first value to the last."""
     return [value * (1 + 0.1 * i / values) for i, value in enumerate(normal(chance, values))]
 
 

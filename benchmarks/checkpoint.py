@@ -1,11 +1,12 @@
-"""What `[checkpoint]` costs a benchmark: the same program, which saves its state now and then, with and without the table, in turns.
+"""Cost of `[checkpoint]` for a benchmark that saves its state: runs with and without this table, in turns.
 
     python benchmarks/checkpoint.py [--rounds 10] [--seconds 6] [--mebibytes 64] [--every 1s]
 
-The program multiplies numbers for a fixed count of steps, and in each second writes a new file and renames it, as docs/checkpoints.md
-says. Ratios are taken round by round, so that a drift of the machine falls out: of the benchmark's CPU time, which sees what it shares
-caches and memory with, and of its wall time, which also sees a CPU or disk taken from it. The last line is what the agent itself took.
-`--every` of 1s is far more often than the default of 10m: the cost for another one is in proportion.
+The program multiplies numbers for a fixed count of steps, and in each second writes a new file and renames it, as
+docs/checkpoints.md says. Each round gives a ratio, so that a drift of the machine cancels out. The ratio of the benchmark's CPU
+time shows the effect of shared caches and memory. The ratio of the wall time also shows the effect of shared CPUs and disks. The
+last line is the CPU time of the agent. `--every 1s` is far more often than the default of 10m. For other intervals, the cost is
+proportional to the frequency.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def measure(rounds: int, *, seconds: int, mebibytes: int, every: str) -> list[tuple[Run, Run]]:
-    """Return for each round the run without `[checkpoint]` and the one with it."""
+    """Return for each round the run without `[checkpoint]` and the run with `[checkpoint]`."""
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as name:
         folder = Path(name)
         program = folder / "saves.py"
@@ -106,7 +107,7 @@ def run(folder: Path, command: list[str], tables: dict[str, Any]) -> Run:
 
 
 def print_cost(rounds: list[tuple[Run, Run]]) -> None:
-    """Print the ratios, and what the agent took."""
+    """Print the ratios, and the agent's CPU time for checkpoints."""
     print("| | without | with | ratio | 95 % interval |")
     print("|---|---:|---:|---:|---|")
     for title, name in (("CPU time of the benchmark, s", "cpu_s"), ("its wall time, s", "wall_s")):
@@ -121,8 +122,8 @@ def print_cost(rounds: list[tuple[Run, Run]]) -> None:
     kept = statistics.median(with_it.kept for _, with_it in rounds)
     size = statistics.median(with_it.kept_bytes for _, with_it in rounds)
     print(
-        f"\n{kept:g} checkpoints of {size / (kept or 1) / 2**20:.0f} MiB in a run; the agent took {more:.2f} s of CPU time for them, "
-        f"{more / (size / 2**30 or 1):.2f} s a GiB"
+        f"\n{kept:g} checkpoints of {size / (kept or 1) / 2**20:.0f} MiB per run; the agent took {more:.2f} s of CPU time for these checkpoints, "
+        f"{more / (size / 2**30 or 1):.2f} s per GiB"
     )
 
 

@@ -1,19 +1,19 @@
-"""How fast numbers come out of a log: our extractor, a plain loop over lines and patterns, mtail and ripgrep, in one run.
+"""Speed of the extraction of numbers from a log: `bai`'s extractor, a plain loop over lines and patterns, mtail and ripgrep.
 
     python benchmarks/extraction.py [--rounds 3] [--only WORD…]
 
-Lines are of 86 bytes. In the sparse log one in twenty matches three of the patterns, in the dense one each does. The logs of
-Hugging Face and Keras have eight values in each line. The plain loop searches each line with each pattern; the bare loop goes line
-by line with the extractor's automaton, makes the same checks and writes the same records, but keeps nothing for a restart. ripgrep
-(`rg -ob`) only prints what matches, with its offset: a limit, not a peer. mtail writes no records.
-
-Each runs as a process of its own, in turns, on one core. A rate is lines per second of its CPU time, start included: on a machine
-that does other things as well, the clock on the wall would measure those. A figure is the median over the rounds of the ratio of two
-rates of the same round, with the least and the greatest. Where plain loop or mtail would take minutes they get fewer lines. On their
-lines the records of extractor and bare loop are compared with the plain loop's one by one, and mtail's last values with them.
-
-The sizes lie on both sides of the bounds in the code: of the values that memory keeps for medians (`MOST_KEPT` of
-bai_agent/metrics/headlines.py), and of the records that another process made, which are read at the end.
+Lines are of 86 bytes. In the sparse log, one line in twenty matches three of the patterns. In the dense log, each line matches
+three of the patterns. The logs of Hugging Face and Keras have eight values in each line. The plain loop searches each line with
+each pattern. The bare loop processes one line at a time with the extractor's automaton. The bare loop makes the extractor's
+checks and writes the extractor's records, but saves nothing for a restart. ripgrep (`rg -ob`) only prints matches and their
+offsets, so ripgrep shows a limit and is not a peer. mtail writes no records. Each program runs as a separate process, in turns,
+on one core. A rate is lines per second of the program's CPU time, including its start, because wall time would include other
+programs on the machine. A figure is the ratio of two rates of the same round: the median over the rounds, with the least and the
+greatest ratio. If the plain loop or mtail would take minutes, the plain loop and mtail get fewer lines. On these lines, the
+records of the extractor and of the bare loop are compared one by one with the plain loop's records. The last values of mtail are
+compared with the plain loop's last records. Some logs are smaller, and some are larger, than two limits in the code. The first
+limit is the number of values that memory keeps for medians (`MOST_KEPT` of bai_agent/metrics/headlines.py). The second limit
+concerns records that another process made, which are read at the end.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ WORDS = (
     "flush",
 )
 SLOW_LINES = 5_000_000
-"""Lines times patterns of the ways that search each line with each pattern."""
+"""Maximum number of lines times patterns for the programs that search each line with each pattern."""
 SPARSE = 0.05
 """The share of lines that match, in the sparse log."""
 BLOCK = 128 * 1024
 GUARDED = 256
-"""Lines that are searched before the timer is set anew that bounds a search."""
+"""Number of lines after which the timer that limits a search is set again."""
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 PLAIN, MTAIL, BARE, COUNT, RG = "plain loop", "mtail", "bare loop", "only counting", "rg -ob"
 SPARSE_GOALS = {PLAIN: "sparse-plain", MTAIL: "sparse-mtail"}
@@ -77,18 +77,18 @@ EIGHT_GOALS = {PLAIN: "wide-plain", MTAIL: "wide-mtail"}
 
 @dataclass(frozen=True)
 class Row:
-    """A log, what is looked for in it, and what is wanted."""
+    """A row of the table: a log, its patterns, and the goals."""
 
     log: str
     lines: int
     patterns: int = 10
     goals: Mapping[str, str] = field(default_factory=dict)
-    """By way: the goal that says how many times its rate the extractor's is to be."""
+    """Goal for the ratio of the extractor's rate to another program's rate, by the other program."""
     headline: str = "last"
     restarted: bool = False
     """Whether another process made the first of the records."""
     limits: bool = False
-    """Whether the ways that are limits, not peers, run as well."""
+    """Whether the programs that show limits (bare loop, counting, ripgrep) also run."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -126,7 +126,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Case:
-    """One log and one set of patterns, in a folder."""
+    """A folder with one log and one set of patterns."""
 
     folder: Path
     lines: int
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def compare(folder: Path, row: Row, *, rounds: int) -> dict[str, list[float]]:
-    """Print the table's lines for one row; return how many times the rate of each other way the extractor's is."""
+    """Print the table's lines for one row. Return the ratios of the extractor's rate to the rate of each other program."""
     whole = make_case(folder / "whole", row, row.lines)
     part = make_case(folder / "part", row, min(row.lines, SLOW_LINES // row.patterns))
     ways = {
@@ -271,7 +271,7 @@ def clear(case: Case) -> None:
 
 
 def keep_first_record(case: Case) -> None:
-    """Let each later extractor find a record that another process made."""
+    """Save the first record, so that each later extractor finds a record of another process."""
     timed(extractor_command(case), case.folder / "answer")
     with (case.folder / "metrics.jsonl").open() as records:
         (case.folder / "first.jsonl").write_text(records.readline())
@@ -323,7 +323,7 @@ def run_plain(folder: Path) -> None:
 
 
 def run_bare(folder: Path) -> None:
-    """Do line by line what the extractor does, with its automaton and its checks: nothing is kept for a restart."""
+    """Extract line by line, with the extractor's automaton and checks, but save nothing for a restart."""
     import ahocorasick_rs
 
     from bai_agent.metrics.search.number import fast_number
@@ -357,7 +357,7 @@ def run_bare(folder: Path) -> None:
                         begin, end = match.span(1)
                         value = number(line, begin)
                         if not value or value.end() != end:
-                            raise SystemExit(f"the bare loop reads no such number: {line}")
+                            raise SystemExit(f"the bare loop cannot read a number of this line: {line}")
                         out.append(
                             f'{{"seq":{seq},"src":"log","off":{offset + start},"i":{i},"k":{k},"name":"{names[i]}",'
                             f'"value":{value[0]},"units":"","timestamp":{now}}}\n'
@@ -433,7 +433,7 @@ def check_headlines(case: Case) -> None:
 
 
 def check_records(case: Case, *, bare: bool) -> None:
-    """Compare the records that extractor and bare loop write of the part with the plain loop's, one by one."""
+    """Compare the records of the extractor, and with `bare` of the bare loop, with the plain loop's records, one by one."""
     clear(case)
     timed(extractor_command(case), case.folder / "answer.extractor")
     if bare:
@@ -448,7 +448,7 @@ def check_records(case: Case, *, bare: bool) -> None:
 
 
 def check_mtail(case: Case) -> None:
-    """Compare the last values that mtail has found with the plain loop's."""
+    """Compare mtail's last value of each metric with the plain loop's last record of the metric."""
     last = {}
     with (case.folder / "plain.jsonl").open() as records:
         for line in records:

@@ -1,16 +1,16 @@
-"""What each benchmark should reach: the goals, the line that a benchmark prints for each of its figures, and the table of all.
+"""The goals of all benchmarks, the line that a benchmark prints for each figure, and the table of all goals.
 
     from goals import print_figure
     print_figure("sparse-plain", ratios, case="1,500,000 lines, 28 MiB of records")
 
-prints, with the median of the values, the 95 % interval of that median, and the load of the machine:
+These lines print the median of the values, the 95 % interval of the median, and the load of the machine:
 
     goal sparse-plain [1,500,000 lines, 28 MiB of records]: 9.9 ×, 9.2 to 10.4; wanted at least 9.5: met; load 0.4
 
     python benchmarks/goals.py FILE…
 
-reads such lines among whatever else benchmarks have printed, and prints a table of every goal: its figures, met or not, and the goals
-that have no figure.
+This command reads the `goal` lines in the output of benchmarks, and prints a table of all goals. Each row has a figure and
+whether the goal is met, or "not measured".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound that a figure must keep, whatever the size that it was measured with."""
+    """A minimum or maximum for a figure, for any size of the input."""
 
     what: str
     bound: float
@@ -41,16 +41,16 @@ class Goal:
         return f"at {'least' if self.at_least else 'most'} {self.bound:g}"
 
     def is_met(self, figure: float) -> bool:
-        """Return whether `figure` keeps the bound."""
+        """Return whether `figure` meets the goal."""
         return figure >= self.bound if self.at_least else figure <= self.bound
 
 
 GOALS = {
-    "sparse-plain": Goal("sparse log, 10 patterns, beside a plain loop", 9.5, "×", at_least=True),
-    "sparse-mtail": Goal("sparse log, 10 patterns, beside mtail", 6.5, "×", at_least=True),
-    "dense-plain": Goal("dense log, 3 values a line, beside a plain loop", 6, "×", at_least=True),
-    "wide-plain": Goal("8 values a line, beside a plain loop", 5, "×", at_least=True),
-    "wide-mtail": Goal("8 values a line, beside mtail", 1.2, "×", at_least=True),
+    "sparse-plain": Goal("sparse log, 10 patterns, relative to a plain loop", 9.5, "×", at_least=True),
+    "sparse-mtail": Goal("sparse log, 10 patterns, relative to mtail", 6.5, "×", at_least=True),
+    "dense-plain": Goal("dense log, 3 values a line, relative to a plain loop", 6, "×", at_least=True),
+    "wide-plain": Goal("8 values a line, relative to a plain loop", 5, "×", at_least=True),
+    "wide-mtail": Goal("8 values a line, relative to mtail", 1.2, "×", at_least=True),
     "agent-start": Goal("`bai-agent run` to the first instruction, nothing to pull", 150, "ms"),
     "run-start": Goal("`bai run` to the first instruction", 500, "ms"),
     "list-two": Goal("`bai list` with 2 jobs", 120, "ms"),
@@ -61,7 +61,9 @@ GOALS = {
     "metrics-jsonl": Goal("`bai metrics` of 1,000,000 points, jsonl", 1.5, "s"),
     "metrics-csv": Goal("`bai metrics` of 1,000,000 points, csv", 5, "s"),
     "join": Goal("1,000 nodes join", 30, "s"),
-    "elastic-kill": Goal("standstill after `kill -9` of a node of three, beside torchrun's c10d", 1, "×"),
+    "elastic-kill": Goal(
+        "standstill after `kill -9` of a node of three, relative to torchrun's c10d", 1, "×"
+    ),
     "service-requests": Goal("requests for 300 open jobs of the service", 2, "USD/h"),
     "list-many": Goal("`bai list` with 10,000 jobs", 0.5, "s"),
     "status-last-many": Goal("`bai status last` with 10,000 jobs", 0.5, "s"),
@@ -73,7 +75,8 @@ _LINE = re.compile(
 
 
 def print_figure(name: str, values: float | Sequence[float], *, case: str = "") -> None:
-    """Print how a goal's figure came out. values: one, or one a round: their median counts. case: the size that it is of."""
+    """Print a goal's figure and whether the goal is met. values: a single value, or the values of all rounds, whose median is the
+    figure. case: the size of the input."""
     goal = GOALS[name]
     every = [values] if isinstance(values, (int, float)) else list(values)
     figure = statistics.median(every)
@@ -96,7 +99,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def goal_table(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the table of all goals from what benchmarks have printed."""
+    """Yield the lines of the table of all goals. lines: output of benchmarks."""
     found: dict[str, list[re.Match[str]]] = {name: [] for name in GOALS}
     for line in lines:
         match = _LINE.match(line.strip())

@@ -1,18 +1,16 @@
-"""How long a line takes from its print to Kafka, through a whole `bai-agent run`, beside a program that sends by itself.
+"""Latency from the print of a line to Kafka: a whole `bai-agent run`, and a program with its own Kafka producer.
 
     python benchmarks/latency.py [--rates 50 1000 9000 40000 80000 0] [--seconds 10] [--rounds 3]
 
-A real broker (`scripts/kafka`) writes down when it appended each message (LogAppendTime); the print's time is in the message. So
-the figures hold print, extractor, pusher, network and broker, and nothing else takes part: a consumer in Python would need more of
-the processors than all of them, and is not there until the run is over. The peer is kafka-python alone, without files and
-without an agent: the program hands the same bytes with the same key, headers and partition to a producer of its own (acks=all,
-idempotent, linger 5 ms) at the moment at which the other one prints. Agent and peer run in turns, one round after the other.
-
-Both print one line, wait until all is connected, and then keep the rate; rate 0 is a burst of 100,000 lines as fast as they come.
-All messages are read afterwards and counted, and must be in the order of their lines.
-
-The last columns tell what saturates: CPU time for each line, of the program, of agent with extractor, and of the broker. Their sum times the
-rate is how many cores all of them need.
+A real broker (`scripts/kafka`) records the time at which the broker appended each message (LogAppendTime). The message contains
+the time of the print. The figures therefore include print, extractor, pusher, network and broker. The consumer starts after the
+run, because a consumer in Python would need more CPU time than all other programs together. The peer is kafka-python alone,
+without files and without an agent. Instead of printing a line, the peer passes the same bytes, key, headers and partition to its
+own producer (acks=all, idempotent, linger 5 ms). Agent and peer run in turns, one round after the other. Both programs send one
+line, wait until all connections are open, and then keep the rate. Rate 0 means 100,000 lines without pauses. After the run, all
+messages are read and counted. The messages must be in the order of their lines. The last columns show the bottleneck: the CPU
+time per line of the program, of agent with extractor, and of the broker. The sum of these three CPU times, multiplied by the
+rate, is the number of cores that all programs need.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from bai_agent.job.run_directory import RunDir
 ROOT = Path(__file__).parents[1]
 METRIC = "printed_at"
 ZERO_US = time.time_ns() // 1000
-"""The time in a message is from here on (µs): a number with as many digits as a benchmark prints."""
+"""Time from which the times in messages are counted (µs), so that the numbers have as many digits as a benchmark's numbers."""
 SETTLED_SECONDS = 3
 BURST = 100_000
 BURST_ROW = "burst"
@@ -85,13 +83,13 @@ producer.close()
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One run: lines a second that were printed, and the delays in seconds."""
+    """Results of one run: lines per second that were printed, and delays (seconds)."""
 
     rate: float
     first: float
     delays: list[float]
     cpu: Sequence[float]
-    """Seconds of program, agent with extractor, and broker."""
+    """CPU time of the program, of agent with extractor, and of the broker (seconds)."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Broker:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that it has used so far."""
+        """Return the CPU time that the broker has used so far (seconds)."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -196,7 +194,7 @@ def measure_agent(folder: Path, broker: Broker, *, lines: int, rate: float) -> M
 
 
 def measure_peer(broker: Broker, *, lines: int, rate: float) -> Measured:
-    """Run a program that sends what the other one prints."""
+    """Run the peer, which sends the lines that the benchmark would print."""
     topic = make_topic(broker.address)
     command = [sys.executable, "-c", SENDER, str(lines), str(rate), broker.address, topic]
     before, own = broker.cpu_seconds(), children_seconds()
@@ -211,7 +209,8 @@ def children_seconds() -> float:
 
 
 def arrived(address: str, topic: str, *, lines: int, rate: float, cpu: Sequence[float]) -> Measured:
-    """Read the whole topic and return how long each message took; complete, in order and in one partition it must be."""
+    """Read the whole topic, and return the latency of each message. Raises SystemExit unless all messages are there, in order and
+    in one partition."""
     consumer = KafkaConsumer(
         bootstrap_servers=address,
         enable_auto_commit=False,

@@ -2,8 +2,9 @@
 
     python benchmarks/listing.py [--jobs 50 1000 10000] [--rounds 7]
 
-All jobs have ended, except one that runs, as far as its record says. Peers in the same rounds: `ls -t` of the folder, and the same commands
-without an index of ended jobs, which read the result of each job. An index is written from 64 jobs on, so the smallest folder has none.
+All jobs have ended, except one job, whose record shows a running job. The peers in the same rounds are `ls -t` of the folder, and
+the same commands without an index of ended jobs. Without an index, a command reads the result of each job. `bai` writes an index
+if a folder has 64 or more jobs, so the smallest folder has no index.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BAI = (sys.executable, "-c", "from executor.__main__ import main; main()")
 _COMMANDS = {"list": ("list",), "status last": ("status", "last"), "top": ("top",)}
 _GOALS = {"list": "list-many", "status last": "status-last-many", "top": "top-many"}
 _SETTLED_S = 3
-"""Records that are younger are in no index."""
+"""Minimum age of a record that `bai` adds to an index (seconds)."""
 
 
 def main() -> None:
@@ -104,7 +105,7 @@ def _children() -> float:
 
 @contextmanager
 def running_job(store: Path, count: int) -> Iterator[None]:
-    """Write `count` jobs; one of them runs meanwhile."""
+    """Write `count` jobs. One of the jobs looks like a running job as long as the `with` block runs."""
     for number in range(count):
         job_id = f"job-{number:06}"
         started = _START + number * 60_000

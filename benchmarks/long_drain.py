@@ -1,9 +1,9 @@
-"""A benchmark that ends long before its numbers are extracted, with agent and extractor killed meanwhile.
+"""A benchmark that ends long before its numbers are extracted. Agent and extractor are killed during the extraction.
 
     python benchmarks/long_drain.py [--lines 6000000] [--kills 6]
 
-The benchmark is `cat` of a file with three metrics in each line. While its numbers are extracted, the extractor is killed and
-then the agent, which is started again, so many times. Every record is then compared with the line that it came from. With
+The benchmark is `cat` of a file with three metrics in each line. During the extraction, the extractor and then
+the agent are killed, and the agent is started again, `--kills` times. At the end, every record is compared with its line. With
 --limit "1m" the limit cuts the extraction short; the table then says what is left for `bai extract`.
 """
 
@@ -75,7 +75,8 @@ def line_of(step: int) -> str:
 
 
 def run(job: Path, rundir: Path, *, kills: int) -> tuple[int, int]:
-    """Run the job to its end; return the agent's exit code, and how often both were killed while numbers were extracted."""
+    """Run the job to its end. Return the agent's exit code, and the number of kills of extractor and agent during the
+    extraction."""
     chance = random.Random(18)
     killed = 0
     agent = start_agent(job, rundir)
@@ -100,7 +101,7 @@ def run(job: Path, rundir: Path, *, kills: int) -> tuple[int, int]:
 
 
 def check(records: Path, text: Path) -> int:
-    """Return how many records there are, after checking that each is the next one that the text calls for."""
+    """Return the number of records, after a check that each record has the next number of the text."""
     seq = offset = 0
     with records.open("rb") as found, text.open("rb") as lines:
         for step, line in enumerate(lines):
@@ -127,7 +128,7 @@ def wait_for(path: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{path} did not come within {START_SECONDS} s")
+            raise SystemExit(f"{path} did not appear within {START_SECONDS} s")
         time.sleep(0.05)
 
 

@@ -1,12 +1,12 @@
-"""How much memory agent, extractor and shim take while a benchmark prints 2 GB, and while medians keep as many values as they may.
+"""Memory of agent, extractor and shim while a benchmark prints 2 GB, and while medians keep the maximum number of values.
 
     python benchmarks/memory.py [--bytes 2000000000] [--median-bytes 250000000]
 
-In the first log one line in a hundred holds numbers. In the second one each does, and the headlines are medians: of 5.8 million
-values, more than memory keeps (`MOST_KEPT` of bai_agent/metrics/headlines.py), so that the others are in a file.
-
-PSS of the three (pages that several share are counted in parts) by /proc/<pid>/smaps_rollup, looked at all the while; the
-table shows the largest sum in each tenth of the log. The peer is what one bare Python takes, in the same run.
+In the first log, one line in a hundred has numbers. In the second log, each line has numbers, and the headlines are medians of
+5.8 million values. These are more values than memory keeps (`MOST_KEPT` of bai_agent/metrics/headlines.py), so a file keeps the
+other values. The figure is the sum of the three processes' PSS, which is read repeatedly from /proc/<pid>/smaps_rollup. PSS
+divides the size of a shared page among the processes that share the page. The table shows the largest sum in each tenth of the
+log. The peer is the PSS of one bare Python in the same run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MEDIANS = [
 ]
 LOOK_SECONDS = 0.1
 GOAL = 80
-"""MiB of the three together."""
+"""Maximum PSS of agent, extractor and shim together (MiB)."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measure(size: int, metrics: Sequence[Mapping[str, str]]) -> dict[int, int]:
-    """Return the largest PSS sum, in bytes, for each tenth of a log of so many bytes."""
+    """Return the largest PSS sum, in bytes, for each tenth of a log of `size` bytes."""
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         rundir = Path(name) / "run"
         job = write_job(Path(name), [sys.executable, "-c", PRINTER, str(size)], metrics=metrics)
@@ -85,7 +85,7 @@ def measure(size: int, metrics: Sequence[Mapping[str, str]]) -> dict[int, int]:
 
 
 def watch(agent: subprocess.Popen[bytes], rundir: Path, *, size: int) -> dict[int, int]:
-    """Return the largest PSS sum, in bytes, for each tenth of what the extractor has read."""
+    """Return the largest PSS sum, in bytes, for each tenth of the log that the extractor has read."""
     largest: dict[int, int] = {}
     while agent.poll() is None:
         tenth = min(10, 10 * extracted(rundir) // size)
@@ -96,7 +96,7 @@ def watch(agent: subprocess.Popen[bytes], rundir: Path, *, size: int) -> dict[in
 
 
 def ours(agent: int, rundir: Path) -> list[int]:
-    """Return the agent, its children (extractor, shim) and nothing of the benchmark's."""
+    """Return the process ids of agent, extractor and shim, without the benchmark's processes."""
     try:
         children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""What a benchmark that prints 100,000 lines a second pays for being watched: its own CPU time.
+"""CPU time that `bai` adds to a benchmark that prints 100,000 lines a second.
 
     python benchmarks/overhead.py [--pairs 20] [--seconds 3]
 
-The same program, with the same buffering, in turns: under a whole `bai-agent run` with ten patterns, into a file as a shell does it
-(`> file`), and through `tee`. A ratio is taken pair by pair against `> file` of the same round, so that a drift of the machine
-falls out; the table shows the median and its 95 % interval (by bootstrap). The second table is for the default buffering, a
-write for each line, against `python -u > file`.
+The same program, with the same buffering, runs in turns: under a whole `bai-agent run` with ten patterns, with `> file`, and
+through `tee`. A ratio compares two runs of the same round, so that a drift of the machine cancels out. The base of the ratios is
+the run with `> file`. The table shows the median and its 95 % interval (by bootstrap). In the second table, the agent runs the
+program with the default buffering, a write for each line. The base of this table is `python -u > file`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 def compare(
     title: str, pairs: int, *, base: Callable[[], float], others: dict[str, Callable[[], float]]
 ) -> None:
-    """Run all in turns and print a table of CPU seconds and ratios."""
+    """Run `base` and all of `others` in turns, and print a table of CPU seconds and ratios."""
     bases: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in others}
     for measure in (base, *others.values()):

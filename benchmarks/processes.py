@@ -1,11 +1,13 @@
-"""What one, two and four processes under mpirun and torchrun pay for us, and how soon the processes of several nodes begin.
+"""CPU time that `bai` adds to processes under mpirun and torchrun, and the start time of the processes of several nodes.
 
     python benchmarks/processes.py [--processes 1 2 4] [--nodes 2 4] [--rounds 5] [--steps 2000] [--torch PYTHON]
 
-Each process computes so many steps and prints each. What counts is the CPU time of the launcher and all that it starts, ours among it,
-for a step; the peer is the same launcher, started by hand with its output in a file, both in turns. Nodes are agents on this machine,
-under torchrun: from the moment that the last one has joined to the program's first line on the last of them; the peer is torchrun
-started by hand for one node, from its start to that line. Needs Open MPI; `--torch`, a Python that has PyTorch, for torchrun.
+Each process computes `--steps` steps, and prints a line for each step. The figure is the CPU time per step of the launcher and
+all processes that the launcher starts, including `bai`'s. The peer is the same launcher, started by hand with its output in a
+file. `bai` and peer run in turns. The second table has nodes under torchrun; each node is an agent on this machine. The figure is
+the time from the join of the last node until the program has printed its first line on all nodes. The peer is torchrun, started
+by hand for one node: the time from torchrun's start to the program's first line. Needs Open MPI, and for torchrun a Python with
+PyTorch (`--torch`).
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def main() -> None:
 
 
 def compare(engine: str, count: int, arguments: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """Return the CPU seconds of a step in each round: with us, and of the launcher alone."""
+    """Return the CPU seconds per step in each round: of the launcher with `bai`, and of the launcher alone."""
     ours, theirs = [], []
     for _ in range(arguments.rounds):
         ours.append(in_folder(partial(with_us, engine, count, arguments)))
@@ -117,7 +119,7 @@ def start_alone(arguments: argparse.Namespace, folder: Path) -> float:
 
 
 def run_alone(engine: str, count: int, arguments: argparse.Namespace, folder: Path) -> Path:
-    """Run a launcher without us; return the file with its output."""
+    """Run a launcher without `bai`. Return the file with the launcher's output."""
     python = arguments.torch or sys.executable
     env = {**plain_environment(), **dict.fromkeys(AS_ROOT, "1"), "PYTHONUNBUFFERED": "1"}
     launcher = ["mpirun", "--host", f"127.0.0.1:{count}", "--bind-to", "none", "-np", str(count)]
@@ -138,7 +140,7 @@ def run_alone(engine: str, count: int, arguments: argparse.Namespace, folder: Pa
 
 
 def first_line(output: Path) -> float:
-    """Return when the program began, as it says."""
+    """Return the time in the program's first line."""
     return float(re.findall(r"first=(\S+)", output.read_text(errors="replace"))[0])
 
 

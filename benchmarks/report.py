@@ -1,11 +1,12 @@
-"""How long `bai metrics` and `bai report` take for a job of a million points, how large its page is, and how smoothly that opens.
+"""Time of `bai metrics` and `bai report` for a job of a million points, and size and smoothness of the HTML report.
 
     .venv/bin/python benchmarks/report.py [--points 1000000] [--rounds 5] [--no-page]
 
-The job has two nodes and four metrics, with steps and noise. `bai metrics` goes in turns with the report and with a plain loop that decodes
-each line and makes the same of it: the figures, JSON Lines with the rank, CSV. In a second job each MiB has a line that is damaged, so that
-no record is read by the pattern for our own lines. The page is opened in Chromium without a window, scrolled to its end,
-hovered over and zoomed. What a person would feel is the longest task of its main thread in each of these: nothing moves meanwhile.
+The job has two nodes and four metrics, with steps and noise. `bai metrics`, the report and a plain loop run in turns. The plain
+loop decodes each line, and prints figures, JSON Lines with the rank, or CSV. In a second pass each MiB has a damaged line, so
+that the pattern for the agent's own lines reads no record. The page is opened in Chromium without a window, scrolled to its end,
+hovered over and zoomed. The figure for each of these actions is the longest task of the browser's main thread, during which
+nothing on the page moves.
 """
 
 from __future__ import annotations
@@ -55,16 +56,17 @@ for rank, file in enumerate(files):
 for row, found in values.items():
     print(row, min(found), max(found), statistics.fmean(found), statistics.median(found))
 """
-"""The plain loop: fewer figures than the table has."""
+"""Program of the plain loop, which computes fewer figures than the table."""
 _NOTE_TASKS = """
 window.longest = 0;
 new PerformanceObserver((list) => {
   for (const each of list.getEntries()) window.longest = Math.max(window.longest, each.duration);
 }).observe({type: "longtask"});
 """
-"""Chromium tells of tasks of 50 ms and more: https://w3c.github.io/longtasks/"""
+"""Script that records the longest task. Chromium reports tasks of 50 ms and more: https://w3c.github.io/longtasks/"""
 _DRAWN = "new Promise((done) => setTimeout(done, 300))"
-"""What was asked for is drawn by then, or the task that draws it has begun, and the timer waits for its end."""
+"""Script that waits until the page is drawn. If the task that draws is still running after 300 ms, the timer waits for its
+end."""
 
 
 def main() -> None:
@@ -92,7 +94,7 @@ def main() -> None:
 
 
 def compare_forms(store: Path, points: int, rounds: int) -> None:
-    """Print what `bai metrics` takes in each form, beside its peers, of lines as we write them and of others."""
+    """Print the time of `bai metrics` and of its peers for each format, with undamaged and with damaged lines."""
     print("| lines | form | s | s of CPU | × plain loop | × HTML report |")
     print("|---|---|---:|---:|---:|---:|")
     figures: dict[tuple[str, str], tuple[list[float], float]] = {}
@@ -142,7 +144,7 @@ def _records(store: Path) -> list[Path]:
 
 
 def _damage(store: Path) -> None:
-    """Put a line that is no record into each half MiB."""
+    """Insert a line that is not a record into each half MiB."""
     for file in _records(store):
         pieces = io.BytesIO(file.read_bytes())
         with file.open("wb") as damaged:
@@ -151,7 +153,7 @@ def _damage(store: Path) -> None:
 
 
 def _use(page: Page) -> None:
-    """Do with an open page what a reader does, and print how long each of that takes hold of the main thread."""
+    """Scroll, hover and zoom an open page like a reader, and print the longest task of the main thread for each action."""
     page.await_true("document.querySelector('#chart-0 canvas') !== null")
     loaded = page.ask("performance.getEntriesByType('navigation')[0].loadEventEnd")
     _print_longest(page, f"opened in {loaded:.0f} ms")

@@ -1,11 +1,11 @@
-"""How fast the agent pulls from S3 and uploads to it, beside `aws s3 cp` and `s5cmd`, all on one local server.
+"""Speed of the agent's pulls from S3 and uploads to S3, compared with `aws s3 cp` and `s5cmd` on one local server.
 
     python benchmarks/s3.py [--large-mib 2048] [--objects 10000] [--repeats 1]
 
-The server is versitygw over a folder (`go install` brings it once, into ~/.cache/bai/go). Client and server share this
-machine, so the figures are for comparing, not for boasting: what is printed are seconds, and the ratio to the agent's.
-The agent's pull is the whole `pull`, with checks and journal; its upload is what keeps artifacts. Needs `pip install
-.[bench]` and Go.
+The server is versitygw over a folder (`go install` installs versitygw once, into ~/.cache/bai/go). Client and server share
+this machine, so only the comparison has a meaning. The table has seconds, and the ratio to the agent's seconds. The agent's
+pull is the whole `pull`, with checks and journal. The agent's upload is the upload of artifacts. Needs `pip install .[bench]`
+and Go.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def upload(peer: str, folder: Path, endpoint: str) -> None:
 
 
 def download(peer: str, folder: Path, endpoint: str) -> None:
-    """Pull what the same peer uploaded, so that each one begins with a server in the same state."""
+    """Pull the objects that `peer` uploaded, so that the server is in the same state for each peer."""
     source, target = f"s3://benchmark/{peer}/{folder.name}/", arrivals(folder)
     target.mkdir()
     if peer == "agent":

@@ -1,12 +1,12 @@
-"""What `bai serve` makes of a thousand requests at once, and what it asks of AWS for the jobs that are open.
+"""`bai serve` with a thousand requests at once, and the AWS requests that `bai serve` makes for open jobs.
 
     python benchmarks/service.py [--events 1000] [--open 300] [--seconds 120]
 
-The service is a process of its own between a real broker (`scripts/kafka`) and an emulated account (moto) in which no machine
-boots. Its consumer loses its partitions after 10 s without a poll. The broker is restarted when half of the burst is launched.
-Kafka, the account and the service share this machine, so the times are not the service's own; all other figures are. Each
-launch takes 0.3 s at least, as a call of EC2 would. Then the requests for open jobs are counted, at the default intervals.
-Needs `pip install .[test]` and Java.
+The service runs as a separate process, with a real broker (`scripts/kafka`) and an emulated account (moto) in which no machine
+boots. The service's consumer loses its partitions after 10 s without a poll. The broker is restarted when half of the burst is
+launched. Kafka, the account and the service share this machine, which lengthens the times, but changes no other figure. Each
+launch takes at least 0.3 s, like a call of EC2. The requests for open jobs are counted at the default intervals. Needs `pip
+install .[test]` and Java.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from executor.owned_folders import cache_folder  # noqa: E402
 STARTED = 'bai_serve_statuses_total{status="PENDING"}'
 SETTLE_SECONDS = 60
 SECONDS_PER_EVENT = 3.0
-"""Far beyond what one takes."""
+"""Time limit per event, far longer than an event takes (seconds)."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def service_of(folder: Path, broker: Broker) -> Iterator[ServiceRuns]:
 
 
 def count_requests(service: ServiceRuns, jobs: int, seconds: int) -> None:
-    """Launch jobs, and print what is asked for them while they are open and their agents send heartbeats."""
+    """Launch jobs, and print the number of AWS requests while the jobs are open and their agents send heartbeats."""
     publish_burst(service, jobs)
     wait(lambda: answered(service) >= jobs and figure(service, STARTED) >= jobs, jobs)
     bucket = service.aws.client("s3", SETUP)
@@ -107,13 +107,13 @@ def count_requests(service: ServiceRuns, jobs: int, seconds: int) -> None:
 
 
 def burst(service: ServiceRuns, events: int) -> int:
-    """Publish the burst, restart the broker in the middle, and print what came of it; return how many requests were lost."""
+    """Publish the burst, restart the broker in the middle, and print the results. Return the number of lost requests."""
     found = run_burst(service, events, wait=lambda done: wait(done, events))
     print(f"\n{events:,} requests at once; the broker is restarted when half of them are launched")
     print("| | |")
     print("|---|---:|")
     print(f"| rebalances before the restart, max.poll.interval 10 s | {found.rebalances:.0f} |")
-    print(f"| most launches at once | {found.most_launches} |")
+    print(f"| maximum of simultaneous launches | {found.most_launches} |")
     print(f"| memory at the first launch, MiB | {found.memory / 2**20:.0f} |")
     print(f"| growth at most, MiB | {found.growth / 2**20:.1f} |")
     print(f"| requests lost, or answered more than once | {len(found.lost)} |")
@@ -122,11 +122,11 @@ def burst(service: ServiceRuns, events: int) -> int:
 
 
 def wait(done: Callable[[], bool], events: int) -> None:
-    """Wait until `done`, for as long as that many events may take."""
+    """Wait until `done` returns True, but no longer than the time limit of `events` events."""
     deadline = time.monotonic() + 60 + SECONDS_PER_EVENT * events
     while not done():
         if time.monotonic() > deadline:
-            raise SystemExit("the service did not get on; is the machine very busy?")
+            raise SystemExit("the service did not finish in time; is the machine very busy?")
         time.sleep(1)
 
 

@@ -1,9 +1,9 @@
-"""How long a person waits for a program to start: a run until its benchmark's first instruction, and commands that look at jobs.
+"""Start times: from the start of a run to the benchmark's first instruction, and the time of commands that show jobs.
 
     python benchmarks/start.py [--rounds 20]
 
-Nothing is pulled, the disk is warm, and what the benchmark's Python is has been asked before. The peer is the start of a bare Python
-that imports nothing: what the language itself costs. It takes its turn in each round, so that a ratio is of the same moment.
+Nothing is pulled, the disk is warm, and the agent already knows the benchmark's Python. The peer is the start of a bare Python
+that imports nothing. Each round also measures the peer, so that both times of a ratio are from about the same moment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Commands:
             self._bai("run", self._file, store="two")
 
     def seconds(self, *words: str) -> float:
-        """Return what a command takes that looks at the store with two jobs."""
+        """Return the seconds that the command `words` takes with a store of two jobs."""
         return timed(lambda: self._bai(*words, store="two"))
 
     def run_seconds(self) -> float:
@@ -70,7 +70,8 @@ class Commands:
         return float(output.read_text().split()[0]) - begun
 
     def agent_seconds(self) -> tuple[float, float]:
-        """Return the time until an agent's benchmark runs, and from that one's exit to the agent's."""
+        """Return the seconds from an agent's start to the benchmark's first instruction, and from the benchmark's exit to the
+        agent's."""
         rundir = self._folder / "run"
         shutil.rmtree(rundir, ignore_errors=True)
         job = write_job(self._folder, PRINT_TIME, host_metrics={"enabled": False})
@@ -101,7 +102,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def one_round(commands: Commands) -> dict[str, float]:
-    """Return the seconds of each title."""
+    """Measure each row of the table once; return the seconds by the row's name."""
     bare = timed(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60))
     start, end = commands.agent_seconds()
     return {

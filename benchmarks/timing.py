@@ -1,9 +1,10 @@
-"""`bai time` and hyperfine on the same commands, in turns: the wall time that each says, and what each adds between two runs.
+"""`bai time` and hyperfine on the same commands, in turns: the reported wall times, and the pause between two runs of `bai time`.
 
     python benchmarks/timing.py [--rounds 12] [--runs 15]
 
-hyperfine (Debian's package) runs without a shell, as `bai time` does. What is compared are medians over the rounds; the order of the two changes
-from round to round. Between two runs: from the end of one run to the beginning of the next, by the job's own record.
+hyperfine (Debian's package) runs without a shell, as `bai time` does. The table compares medians over the rounds. The order of
+`bai time` and hyperfine changes from round to round. A pause lasts from the end of a run to the beginning of the next run, by the
+job's record.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def timed_by_bai(folder: Path, runs: int, pauses: list[float]) -> dict[str, list
 
 
 def timed_by_hyperfine(folder: Path, runs: int) -> dict[str, list[float]]:
-    """Return the same by hyperfine."""
+    """Return the wall times that hyperfine measures, in seconds, by command."""
     output = folder / "hyperfine.json"
     words = ["hyperfine", "-N", "--warmup", "2", "--runs", str(runs), "--export-json", str(output)]
     return _run([*words, *COMMANDS], output)

@@ -1,10 +1,10 @@
-"""What a benchmark that prints 100,000 lines a second pays for somebody who looks at it with `bai top`: its own CPU time.
+"""CPU time that `bai top` adds to a benchmark that prints 100,000 lines a second.
 
     python benchmarks/top.py [--pairs 20] [--seconds 6]
 
-The same program under the same agent, with a metric in each line, in turns: looked at by a `bai top` at a terminal, and not. A ratio is
-taken pair by pair, so that a drift of the machine falls out; which of the two comes first changes from pair to pair. Beside it, what
-`bai top` itself takes of a processor.
+The same program runs under the same agent, with a metric in each line. Runs with a `bai top` at a terminal and runs without one
+alternate. Each pair of runs gives a ratio, so that a drift of the machine cancels out. The order changes from pair to pair. The
+table also has the CPU usage of `bai top`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ METRICS = [
     {"name": "accuracy", "pattern": r"accuracy=(\d+\.\d+)"},
 ]
 _START_SECONDS = 2.0
-"""From the start of a `bai top` until it draws, on a quiet machine: not what is measured."""
+"""Time from the start of `bai top` until the first picture on a quiet machine. This time is excluded from the CPU usage
+(seconds)."""
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def main() -> None:
                     shares.append(share)
     ratios = [one / other for one, other in zip(watched, alone, strict=True)]
     low, high = interval(ratios)
-    print("| | CPU s of the printing process | ratio | 95 % interval | of a processor for `bai top` |")
+    print("| | CPU s of the printing process | ratio | 95 % interval | CPU usage of `bai top` |")
     print("|---|---:|---:|---:|---:|")
     print(f"| alone | {statistics.median(alone):.3f} | 1 | | |")
     print(
@@ -68,7 +69,7 @@ def main() -> None:
 
 
 def run(command: list[str], folder: Path, *, watched: bool) -> tuple[float, float]:
-    """Return the CPU seconds of the printing process, and the share of a processor that `bai top` took while both ran."""
+    """Return the CPU seconds of the printing process, and the CPU usage of `bai top` (share of one core; 0 without `bai top`)."""
     with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as name:
         store = Path(name) / "store"
         job = write_job(Path(name), command, buffering="own", metrics=METRICS, store={"url": store.as_uri()})
@@ -80,7 +81,7 @@ def run(command: list[str], folder: Path, *, watched: bool) -> tuple[float, floa
 
 
 def watch(store: Path, rundir: Path) -> float:
-    """Look at the job until its benchmark has ended; return the share of a processor that this took."""
+    """Show the job with `bai top` until the benchmark has ended. Return the CPU usage of `bai top` (share of one core)."""
     while not (rundir / "started.json").exists():
         time.sleep(0.01)
     pid, master = pty.fork()
