@@ -176,9 +176,7 @@ class GoodputPolicy:
         try:
             self._answer = self._find_nodes(question)
         except NoAnswerError as error:
-            self._warn(
-                f"The number of nodes is unchanged, because the goodput of the job is unknown ({error})."
-            )
+            self._warn(f"The number of nodes is unchanged, because the goodput is unknown ({error}).")
 
     def _warn(self, sentence: str) -> None:
         log.warning("%s", sentence)

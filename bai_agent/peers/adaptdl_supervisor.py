@@ -141,9 +141,7 @@ def start_supervisor(rundir: RunDir, *, node: int, job_id: str) -> AdaptdlSuperv
     except OSError as error:
         if not port:
             raise
-        log.warning(
-            "the supervisor's port %d is not free: %s; running replicas cannot send hints", port, error
-        )
+        log.warning("the supervisor's port %d is taken: %s; running replicas cannot send hints", port, error)
         supervisor = AdaptdlSupervisor(node=node, job_key=job_key)
     write_json(rundir.supervisor, {"token": token, "port": supervisor.port})
     return supervisor

@@ -202,7 +202,7 @@ def test_a_failing_goodput_program_changes_nothing_and_is_run_again(job: Job) ->
     job.answer = fail
     assert job.observe(after_s=PAUSE_S) is None
     assert job.policy.take_warnings() == [
-        "The number of nodes is unchanged, because the goodput of the job is unknown (the program was ended by signal 24)."
+        "The number of nodes is unchanged, because the goodput is unknown (the program was ended by signal 24)."
     ]
 
     job.answer = lambda: 5
@@ -288,7 +288,7 @@ def test_the_answer_of_the_goodput_program_is_proposed_to_the_job(tmp_path: Path
 
 def test_warnings_about_hints_are_given_once_for_all_generations_and_agents(tmp_path: Path) -> None:
     it = Look(tmp_path, "echo no such module >&2; exit 1")
-    failed = 'The number of nodes is unchanged, because the goodput of the job is unknown (the program ended with 1 and printed "no such module").'
+    failed = 'The number of nodes is unchanged, because the goodput is unknown (the program ended with 1 and printed "no such module").'
 
     for _ in range(2):
         before = it.clock.now
