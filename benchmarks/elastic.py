@@ -334,10 +334,7 @@ CASES = {
     "kill": Case("`kill -9` of a node's tree", lambda nodes: nodes.kill(2), 2),
     "kill-first": Case("`kill -9` of the first node's tree", lambda nodes: nodes.kill(0), 2),
     "kill-apart": Case(
-        "`kill -9` of a node's tree while no other node waits for the node",
-        lambda nodes: nodes.kill(2),
-        2,
-        together=False,
+        "`kill -9` of a node's tree that no node waits for", lambda nodes: nodes.kill(2), 2, together=False
     ),
     "hang": Case("a node's tree hangs (SIGSTOP)", lambda nodes: nodes.hang(2), 2),
     "notice": Case("spot notice on one node", lambda nodes: nodes.notify(2), 2),
@@ -401,9 +398,7 @@ def measure(side: type[Nodes], case: Case, torch: Path, never: float) -> float |
             for node in range(FIRST):
                 nodes.start(node)
             if wait(lambda: nodes.first_step(world=FIRST, after=0.0), START_SECONDS) is None:
-                raise SystemExit(
-                    f"{side.__name__}: not all nodes have made a step within {START_SECONDS:.0f} s"
-                )
+                raise SystemExit(f"{side.__name__}: not all nodes made a step within {START_SECONDS:.0f} s")
             time.sleep(SETTLE_SECONDS)
             event = time.time()
             case.happens(nodes)

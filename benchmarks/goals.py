@@ -61,9 +61,7 @@ GOALS = {
     "metrics-jsonl": Goal("`bai metrics` of 1,000,000 points, jsonl", 1.5, "s"),
     "metrics-csv": Goal("`bai metrics` of 1,000,000 points, csv", 5, "s"),
     "join": Goal("1,000 nodes join", 30, "s"),
-    "elastic-kill": Goal(
-        "standstill after `kill -9` of a node of three, relative to torchrun's c10d", 1, "×"
-    ),
+    "elastic-kill": Goal("standstill after `kill -9` of one of three nodes, relative to c10d", 1, "×"),
     "service-requests": Goal("requests for 300 open jobs of the service", 2, "USD/h"),
     "list-many": Goal("`bai list` with 10,000 jobs", 0.5, "s"),
     "status-last-many": Goal("`bai status last` with 10,000 jobs", 0.5, "s"),

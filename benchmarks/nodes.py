@@ -127,9 +127,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 20, 100, 300, 1000])
-    parser.add_argument(
-        "--seconds", type=float, default=30.0, help="seconds that the nodes run after the join"
-    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the nodes run after the join")
     parser.add_argument("--each", type=int, default=125, help="workers in one process")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for all to meet")
     options = parser.parse_args()
