@@ -133,8 +133,8 @@ class BlockExtractor:
         self._tally.count_doubt(index, doubt)
 
     def _parts(self, source: Log, block: LineBlock) -> Iterator[tuple[LineBlock, frozenset[int]]]:
-        """Split the block at the lines from which on patterns are disabled. Yield each part with the metrics
-        that are disabled in it."""
+        """Split the block at each line at which a pattern becomes disabled. Yield each part of the block with the metrics that
+        are disabled in this part."""
         end = block.offset + len(block.data)
         switched_off = off_in(source.src, self._switched_off) if self._switched_off else []
         cuts = {each.off for each in switched_off if each.truncations == block.truncations}

@@ -26,11 +26,11 @@ _TRUNCATIONS = "generation"
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionCheckpoint:
-    """The size (bytes) of `metrics.jsonl` and the number of its records at the moment when the logs had been
-    searched up to the positions `logs`.
+    """State of the extraction: positions in the logs, and the size (bytes) and number of records of `metrics.jsonl` when the logs
+    had been searched up to these positions.
 
-    metrics.jsonl may already contain records from beyond these positions, if a restarted extractor was
-    extracting the same lines again. `last` shows whether metrics.jsonl contains such records.
+    metrics.jsonl can already contain records of later lines, because a restarted extractor extracts some lines again. `last`
+    shows whether metrics.jsonl contains records of later lines.
     """
 
     size: int
@@ -87,7 +87,7 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Extracti
 
 def logs_done(path: Path) -> tuple[object, object]:
     """Return the positions in the logs from the checkpoint in `path`. The caller only compares the positions,
-    and does not continue at them."""
+    and does not continue an extraction there."""
     value = read_json(path) or {}
     return value.get("logs"), value.get("emit")
 

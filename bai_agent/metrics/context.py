@@ -1,7 +1,7 @@
 """Adds labels, steps or units that earlier lines of the log define for later values (`context` of a metric).
 
-The last match of each pattern is saved together with the position in the log, so a restarted extractor
-continues with this match.
+The position in the log is saved together with the last match of each pattern. A restarted extractor continues with the saved
+matches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ContextChange(NamedTuple):
 
 class ContextMarkers:
     """The lines that define labels, steps or units for the values of some metrics. Metrics with the same
-    pattern share these lines."""
+    `context` pattern share the lines that match the pattern."""
 
     def __init__(self, metrics: Sequence[Metric], *, guard: Guard, fast: bool) -> None:
         users: dict[str, list[int]] = {}

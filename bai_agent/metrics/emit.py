@@ -40,9 +40,9 @@ def begun_run(line: bytes) -> int | None:
 def parse_emitted(line: bytes) -> Emitted:
     """Return the content of `line`.
 
-    A writer that died within a line leaves a fragment before the next writer's object. Therefore, the longest
-    suffix of the line that is a complete object is read. If there is text before the object, the line is
-    marked as bad.
+    If a process died while it wrote a line, an incomplete object precedes the next process's object. Therefore, the function
+    reads the longest suffix of the line that is a complete object. If there is text before the object, the line is marked as
+    bad.
     """
     text = line.decode("utf-8", "surrogateescape").strip(" \t\r")
     start = text.find("{")

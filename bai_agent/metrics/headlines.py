@@ -36,7 +36,7 @@ _MOST_SEARCHED = 500_000
 """Maximum number of values that are held in memory while a file is searched for a median."""
 MOST_SERIES = 4096
 """Maximum number of series, over all runs. If there are more series, the series of the oldest generations are
-dropped. A job without generations then has no headlines in listings."""
+dropped. If a job without generations has more series, listings show no headlines of the job."""
 _MOST_METRICS = 16
 _MOST_READS = 20
 _PLACES = ("rank", "process_rank")
@@ -94,7 +94,7 @@ class _Series:
                 self.spilled = None
 
     def thin(self, file: SpillFile | None) -> None:
-        """Keep only half of the series' values in memory. From now on, write all its values to `file`."""
+        """Keep only half of the series' values in memory. From now on, write all values of the series to `file`."""
         if file is not None and (values := self.running.all_values) is not None:
             with suppress(OSError):
                 spilled = file.begin()
@@ -103,8 +103,8 @@ class _Series:
         self.running.thin()
 
     def value(self, stopping: Callable[[], bool]) -> float | None:
-        """Return the headline. Return None if the caller must add all values again, to the object that
-        `running.again` returns."""
+        """Return the headline. Return None if the headline is still unknown. The caller must then add all values to the object
+        that `running.again` returns."""
         found, running = self.running.value(), self.running
         for _ in range(_MOST_READS):
             if found is not None or self.spilled is None or stopping():
@@ -143,8 +143,8 @@ class Headlines:
         """metrics: the metrics by their indexes. Metrics with patterns come first. restarts: whether each
         repeat is a generation.
 
-        spill_folder: folder for values that do not fit in memory. If `spill_folder` is None, these values are
-        read from the records again.
+        spill_folder: folder for values that do not fit in memory. If `spill_folder` is None, values that do not fit in memory are
+        read again from the records.
         """
         first = metrics[:_MOST_METRICS]
         self._started = started
@@ -162,10 +162,10 @@ class Headlines:
         self._is_whole = self._takes = True
         """`_is_whole`: whether all records so far were added. `_takes`: whether further values are needed."""
         self._reads = False
-        """Whether the headlines are being computed from records that are read. If so, the time of a run's
-        first record replaces a start that is not recorded."""
+        """Whether the headlines are being computed from records that are read. When records are read, the time of a run's
+        first record replaces an unknown start of the run."""
         self._searches: Mapping[_Key, RunningHeadline] | None = None
-        """Searches for those headlines that were still unknown after all values were added once."""
+        """Searches for the headlines that were still unknown after all values were added once. None in the first pass."""
 
     def miss(self) -> None:
         """Stop adding values, because another process wrote records."""

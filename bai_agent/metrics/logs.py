@@ -42,7 +42,7 @@ class Log:
     """Name of the source in the records of this log."""
     follower: Follower
     late: tuple[int, int]
-    """Number of truncations and size of the log at the start of this process, if an earlier extractor had
+    """How often the log had been truncated, and the log's size, when this process started. Only used if an earlier extractor had
     already read the log."""
     process: ProcessLog | None = None
     sections: Sections | None = None
@@ -92,8 +92,8 @@ class Log:
             self.context.reset()
 
     def is_late(self, block: LineBlock) -> bool:
-        """Return whether a block was printed before this extractor process started. If so, the time at which
-        the block is read is not the time of its values."""
+        """Return whether a block was printed before this extractor process started. The values of such a block are older than the
+        time at which the block is read."""
         truncations, size = self.late
         return block.truncations == truncations and block.offset < size
 

@@ -138,7 +138,7 @@ class Extractor:
         self._knows_end = False
 
     def leave_rest(self) -> None:
-        """End without extracting the remaining output. `extracted.json` records how many bytes were not
+        """Stop the extraction before the remaining output is extracted. `extracted.json` records how many bytes were not
         extracted."""
         self._leaves_rest = True
 
@@ -210,7 +210,7 @@ class Extractor:
         """Stop reading at the benchmark's end. Later output of processes that outlive the benchmark is not searched for
         metrics.
 
-        Output that existed before a check found the benchmark alive was printed by the benchmark itself.
+        If a check finds that the benchmark is running, all earlier output is the benchmark's own.
         After the benchmark's death, nothing more is read until exit.json exists.
         """
         if not exited:
@@ -333,8 +333,8 @@ class Extractor:
                 ]
 
     def _runs(self) -> RepeatedRuns:
-        """Return the runs of a `[repeat]` job, or the generations of a job with restarts. Return nothing for
-        other jobs."""
+        """Return the runs of a `[repeat]` job, or the generations of a job with restarts. For all other
+        jobs, the result is empty."""
         if self._job.has_generations:
             return GenerationRuns(self._rundir).look()
         return read_repeats(self._rundir.repeats)

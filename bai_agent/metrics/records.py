@@ -87,9 +87,9 @@ class BlockOrigin(NamedTuple):
 class RecordFile:
     """Appends records to the file at `path`.
 
-    The file's first `size` bytes contain the first `seq` records. `last`: for each source, the last of these
-    records. sources: all sources that may have records in the file. restarts: whether `repeat` below is the
-    generation of a job with restarts. headlines: receives each added record.
+    The file's first `size` bytes contain the first `seq` records. `last`: the last of these
+    records for each source. sources: all sources that may have records in the file. restarts: whether the `repeat` of the methods
+    is the generation of a job with restarts. headlines: object that receives each added record.
     """
 
     def __init__(

@@ -3,8 +3,8 @@ last state of a line.
 
 A progress bar prints all its states into one line, and ends each state by a carriage return. Whether a state
 is the line's last state is only known when the line ends or the next state follows. Therefore, the follower
-holds one state back, and the recorded position is before this state. From this position, a restarted process
-decides the same.
+does not return the newest state yet, and the saved position is before the newest state. A restarted process starts at the saved
+position, and makes the same decision.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Line(NamedTuple):
 class RepaintFollower(Follower):
     """A follower whose blocks also list the states that later states replaced.
 
-    A state that is followed by 64 KiB of blank states also counts as the last state of its line.
+    A state also counts as the last state of its line if 64 KiB of states without visible characters follow.
     """
 
     def __init__(self, paths: Sequence[Path], *, place: LogPosition | None = None, **keys: Any) -> None:

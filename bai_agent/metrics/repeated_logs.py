@@ -123,7 +123,7 @@ class RepeatGuide:
     def lead(self, logs: Sequence[Log], *, exited: bool) -> bool:
         """Update the offsets up to which `logs` are read. Return whether a log moved on to its next run.
 
-        exited: whether exit.json existed before this call. If so, no log grows any more.
+        exited: whether exit.json existed before this call. The logs do not grow after exit.json was written.
         """
         # The logs' sizes are read before the check. If the check finds that a run is alive, the bytes that
         # existed before were printed by this run.

@@ -28,7 +28,7 @@ class SearchLimit:
     """The `Guard` of an extraction. The guard records the current search in `mark`, a memory page that
     survives the process.
 
-    If there is a mark, the timer is set for each search. If there is no mark, the timer is set once per few
+    With `mark`, the timer is set for each search. Without `mark`, the timer is set once per few
     hundred lines, because such a timer takes almost no time.
     """
 

@@ -66,7 +66,7 @@ class _Blaming:
 
 
 class _Silent:
-    """Receiver that ignores the findings of a search for markers, because such a search reads no values."""
+    """`MatchFindings` that ignore all findings. A search for marker lines reads no values, so the findings have no meaning."""
 
     def not_a_number(self, index: int, text: str) -> None: ...
     def doubtful(self, *_about: object) -> None: ...
@@ -136,7 +136,7 @@ class Sections:
     """The open sections of one log at the position up to which it was read."""
 
     def __init__(self, markers: SectionMarkers, opened: Collection[int] | None = None) -> None:
-        """opened: the sections at the position where reading continues; None at the beginning of the log."""
+        """opened: the sections that are open at the position where reading continues. None at the beginning of the log."""
         self._markers = markers
         self.opened = markers.at_start if opened is None else frozenset(opened)
 

@@ -35,7 +35,7 @@ class SpillFile:
         return self._series[-1]
 
     def note(self, count: int) -> None:
-        """Write the pending values of all series if `count` more pending values would be too many. Raises
+        """Add `count` to the number of pending values. If there are too many, write the pending values of all series. Raises
         OSError if the file has no room.
 
         After an OSError, the file is empty.

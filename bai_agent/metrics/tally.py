@@ -49,7 +49,7 @@ class Tally:
     doubts: dict[str, int] = field(default_factory=dict)
     """Number of doubtful values, by `_doubt_key`."""
     doubt_examples: dict[str, list[str]] = field(default_factory=dict)
-    """First doubtful value, by `_doubt_key`: the taken text, the whole text, and the line."""
+    """Text that the pattern took, whole text in the log, and line of the first doubtful value, by `_doubt_key`."""
     emit_bad_lines: int = 0
 
     def count_found(self, found: Iterable[Found]) -> None:
@@ -95,7 +95,7 @@ def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[st
     how_often = f"({count} times)" if count > 1 else "(once)"
     if doubt is Doubt.CUT:
         said = f'its pattern took only "{taken}" of "{whole}" {how_often}; the whole number was recorded'
-        return f'metric "{metric.name}": {said}. Write the number in it as {_BETTER}'
+        return f'metric "{metric.name}": {said}. Write the number in the pattern as {_BETTER}'
     if doubt is Doubt.GOES_ON:
         said = f'its pattern took "{taken}", but the output has "{whole}" {how_often}{where}'
         return f'metric "{metric.name}": {said}. {number_advice(taken, whole)}'

@@ -4,15 +4,15 @@ of the log.
 `search_limit.py` kills the extractor process during a slow search, and the agent starts the next extractor
 process.
 
-1. The first process sets the timer once per few hundred lines. A timer for many lines costs almost nothing,
-   but does not show which pattern is slow.
+1. The first extractor process sets a timer once per few hundred lines. Such a timer takes almost no time, but does not show
+   which pattern is slow.
 
-2. After the timer's signal, the next process is started with `careful`. A careful process sets the timer for
-   each search, and records each search in a mapped file whose page survives the process.
+2. If the timer's signal ends this process, the agent starts the next process with the flag `careful`. With this flag, a
+   process sets the timer for each search, and records each search in a mapped file, which still has the record after a kill.
 
-3. After another signal of the timer, the next process is also started with `blame`. This process disables
-   the recorded pattern from the slow line on, in a file that every later process reads. In the other logs,
-   the pattern is disabled from the position up to which the logs were read.
+3. If the timer's signal also ends the second process, the agent starts the third process with the additional flag `blame`.
+   The third process writes into a file that the recorded pattern is disabled from the slow line on. Every later process reads
+   this file. In logs other than the slow line's log, the pattern is disabled from the log's current position on.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def open_mark(path: Path) -> mmap.mmap:
 def blame(
     mark: Path, switched_off: Path, *, places: Mapping[str, LogPosition] = MappingProxyType({})
 ) -> SwitchOff | None:
-    """Disable the pattern whose search was running when a careful process was killed. The disabled search is
+    """Disable the pattern that was searching when a process with the flag `careful` was killed. The disabled search is
     saved durably and returned. Return None if no search was recorded.
 
-    places: the positions in the logs. In the other logs the pattern is disabled from these positions on, because a
-    slow pattern is slow in all logs.
+    places: the position in each log. In logs other than the slow line's log, the pattern is disabled from the log's position on,
+    because a slow pattern is slow in all logs.
     """
     try:
         content = mark.read_bytes()
@@ -100,8 +100,8 @@ def read_switched_off(path: Path) -> list[SwitchOff]:
 
 
 def off_in(src: str, switched_off: Sequence[SwitchOff]) -> list[SwitchOff]:
-    """Return the searches that are disabled in one log. If the log appeared later, the searches are disabled
-    from the log's first line on."""
+    """Return the searches that are disabled in one log. In a log that appeared after a search was disabled, the search is
+    disabled from the first line on."""
     own = {each.i: each for each in switched_off if each.src == src}
     others = {each.i for each in switched_off} - own.keys()
     return [*own.values(), *(SwitchOff(truncations=0, off=0, i=i, src=src) for i in others)]

@@ -28,8 +28,8 @@ _SINKS: Mapping[str, str] = {
 """Module and class of each sink, by the name of its table in the descriptor. A job imports only its own
 sinks, because the import of Kafka's library takes as long as all other imports together.
 
-The job store is not in this list. A node must first claim its part of the store, and the store contains more
-than records.
+The job store is not in this table, for two reasons. A node must first claim its folder in the job store, and the job store
+contains more than records.
 """
 
 

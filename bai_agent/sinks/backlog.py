@@ -93,9 +93,9 @@ def labels_of(job: Job, *, rank: int) -> dict[str, str]:
 
 
 def labels_in(labels: object) -> dict[str, str]:
-    """Return the labels of a record. Raises RecordError if they are malformed."""
+    """Return the labels of a record. Raises RecordError if the labels are malformed."""
     if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
-        raise RecordError("the labels are not texts by name")
+        raise RecordError("the labels are not an object of strings")
     return labels
 
 
@@ -111,7 +111,7 @@ T = TypeVar("T")
 
 MAX_RECORDS = 2_000
 MAX_BYTES = 400 * 1024
-"""Largest total size of a batch's messages (bytes). With keys and headers, such a batch fits into one produce
+"""Largest total size of a batch's messages (bytes). With keys and headers, a batch of this size fits into one produce
 request of the usual limit, 1 MiB."""
 _READ = 512 * 1024
 _HOST_RECORD = re.compile(rb'"src": ?"host"')

@@ -65,8 +65,8 @@ _LARGEST, _SMALLEST = 1.174271e108, 8.515920e-109
 """Largest and smallest absolute value that CloudWatch accepts. It also accepts 0."""
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 _NO_DIMENSIONS = frozenset(["action-id", "parent-action-id"])
-"""Labels whose values differ between all jobs. Such labels are not used as dimensions, because each value
-would create a metric, which costs money."""
+"""Labels whose values differ between all jobs. These labels are not dimensions, because each of their values would create a
+metric, which costs money."""
 
 _NAMED = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "Seconds"),
@@ -276,7 +276,7 @@ class _Document:
     """The units and the values of each metric, by the metric's name."""
 
     def add(self, record: Record) -> bool:
-        """Add a record; return False if it needs another document."""
+        """Add a record. Return False if the record does not fit into this document."""
         name = _name(record.name)
         found = self.metrics.get(name)
         if found is None:

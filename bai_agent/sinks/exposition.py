@@ -64,7 +64,7 @@ class LatestValues:
         """Number of records that belong to series beyond `MOST_SERIES`."""
 
     def look(self) -> bool:
-        """Read the new records. Return whether there were any. Raises OSError."""
+        """Read the new records. Return whether there were new records. Raises OSError."""
         any_new = False
         while (batch := self._backlog.read(self._offset)).end != self._offset:
             for record in batch.messages:
@@ -116,7 +116,7 @@ def metric_name(name: str) -> str:
 
 
 def label_names(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return `labels` with names that Prometheus accepts. If two names become the same, their values are
+    """Return `labels` with names that Prometheus accepts. If the names of two labels become the same, the labels' values are
     joined by a semicolon."""
     found: dict[str, str] = {}
     for key in sorted(labels):

@@ -117,8 +117,8 @@ class LogLinesFile(SinkThread):
                 rest = rest[os.write(descriptor, rest) :]
 
     def _lines_after(self, offset: int, deadline: float) -> int:
-        """Return the number of lines that were not written, as counted until `deadline`. At least 1 if any
-        line is left."""
+        """Return the number of lines that were not written, as counted until `deadline`. If any line was not written, the number
+        is at least 1."""
         count = 0
         while True:
             try:
@@ -149,7 +149,7 @@ def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """Open a file while the context is open. Yield None if the file is to be read but does not exist. Raises
+    """Context manager that opens a file, and closes the file at the end. Yields None if a file for reading does not exist. Raises
     OSError."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)

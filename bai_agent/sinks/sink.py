@@ -1,7 +1,7 @@
 """Defines what all sinks have in common: their interface, the summary of their deliveries, and a base class
 for sinks that work in rounds.
 
-In each round, such a sink reads new records, delivers them, and waits.
+In each round, a sink that works in rounds reads new records, delivers the records, and waits.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Sink(Protocol):
         ...
 
     def start(self) -> None:
-        """Start to deliver, at the position that an earlier agent's sink reached, or at the beginning."""
+        """Start the deliveries. A restarted agent's sink continues at the position that the earlier sink reached."""
         ...
 
     def flush_soon(self) -> object:
@@ -104,7 +104,7 @@ class SinkThread(threading.Thread, ABC):
     """
 
     _on_this_machine = False
-    """Whether a round of this sink needs no network. The last round of such a sink runs even after the
+    """Whether a round of this sink needs no network. If so, the last round runs even after the
     deadline, because other sinks have possibly used up the time."""
 
     def __init__(self, name: str) -> None:
@@ -151,8 +151,8 @@ class SinkThread(threading.Thread, ABC):
         except Exception:
             # Any error is caught in the thread's outermost frame. A defect must appear in the result, but
             # must not end the run.
-            log.exception("%s: the sink ended by a defect", self.name)
-            self._error = "it ended by a defect; agent.log has the details"
+            log.exception("%s: the sink ended because of an unexpected error", self.name)
+            self._error = "the sink ended because of an unexpected error; agent.log has the details"
         finally:
             self._close()
             self._ended.set()
@@ -171,7 +171,7 @@ class SinkThread(threading.Thread, ABC):
         """Return the summary of the deliveries. Called after the last round, or at the deadline."""
 
     def _close(self) -> None:
-        """Close connections and files. Called after the last round."""
+        """Close connections and files. The thread calls this method after its last round."""
 
     def _failed(self, reason: str) -> None:
         """Store the reason why nothing can be delivered, which `error` returns, and log the reason once."""

@@ -24,7 +24,7 @@ _SHOWN = 6
 _HEAD = """\
 # Patterns for programs that people run
 
-`bai` includes patterns for the metrics of these programs. A preset takes them as if they were written in your file:
+`bai` includes patterns for the metrics of these programs. A preset adds these patterns to your file:
 
 ```toml
 [output]

@@ -59,7 +59,8 @@ def series(value: Any) -> Iterable[tuple[int, Any]]:
 
 
 def require(there: bool, what: str) -> None:
-    """Raise WrongFormatError if `there` is False. The message says that the file has no `what`."""
+    """Raise WrongFormatError if `there` is False. The error's message says that the file lacks the text in `what`, such as a
+    list."""
     if not there:
         raise WrongFormatError(f"it has no {what}")
 

@@ -115,8 +115,8 @@ class ResultFolder:
     until_ms: int
     """Current time (ms UTC)."""
     warn_of_nothing: bool
-    """Whether to warn if no file matches a `[[results]]` table. False if one of several nodes may write the
-    files for all nodes."""
+    """Whether to warn if no file matches a `[[results]]` table. If another node may write the files for all nodes, this node does
+    not warn."""
     user: User | None = None
     """User with whose rights the files are read. None means the agent's user."""
     runs: Sequence[tuple[int, int | None]] = ()
@@ -321,7 +321,7 @@ class _Reader:
             for name, count in list(unfit.items())[:_WARNINGS]
         ]
         if not told and not warnings:
-            warnings.append("holds no value" + (" of those that metrics names" if table.metrics else ""))
+            warnings.append("holds no value" + (" of the metrics in `metrics`" if table.metrics else ""))
         return told, warnings
 
     def _of_problem(self, found: Problem) -> str:

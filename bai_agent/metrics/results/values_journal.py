@@ -3,7 +3,7 @@ values is written.
 
 Result files may change or disappear while an extractor is killed and restarted. The restarted extractor
 continues with this journal. Each line of the journal is a batch of values of one file: `{"results", "file",
-"repeat", "first", "values"}`, each value `[name, value, units, more, time]`. The last line is a summary:
+"repeat", "first", "values"}`, each value `[name, value, units, more, time]`. The last line of the journal is the summary
 `{"time", "found", "unread", "warnings"}`.
 """
 

@@ -1,8 +1,8 @@
 """Searches many lines at once if nearly every line contains a pattern's required text. One search of many
 lines takes a fraction of the time of a search of each line.
 
-A pattern searches many lines at once only if that search finds the same values as a search of each line (see
-`line_bound.py`), and only if no number needs a second check (see `number.py`).
+A pattern searches many lines at once on two conditions. The search must find the same values as a search of each line (see
+`line_bound.py`), and no number may need a second check (see `number.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bai_agent.metrics.search.number import are_json
 from bai_agent.metrics.search.patterns import Found, ManyLines
 
 _FEW_ROWS = 8
-"""Minimum ratio of lines whose values form columns to other lines. Below this ratio, all numbers are handled
+"""Minimum ratio between the lines whose values form columns and all other lines. Below this ratio, all numbers are handled
 one by one."""
 
 
@@ -138,7 +138,7 @@ def in_order(columns: Columns, others: list[Found]) -> Iterator[Columns | list[F
 
 
 def _takes_all(first: re.Pattern[str], text: str) -> bool:
-    """Return whether the value in the last line needs a second check. If so, the value's match includes the
+    """Return whether the value in the last line needs a second check. In this case, the value's match includes the
     rest of the text."""
     match = first.search(text, text.rfind("\n", 0, -1) + 1)
     return match is None or match.end() == len(text)

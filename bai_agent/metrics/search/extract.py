@@ -21,7 +21,7 @@ that search the line."""
 _Hit = tuple[int, int, int]
 """An occurrence of a required text: the text's number, and the occurrence's start and end."""
 _Line = tuple[int, int, list[int]]
-"""A line with required texts: the line's start, the line's end, and the texts' numbers."""
+"""Start and end of a line that contains required texts, and the numbers of these texts."""
 
 BATCH = 4096
 """Approximate number of values that are returned at once. The number is limited to bound memory."""
@@ -34,16 +34,15 @@ _DENSE = 0.75
 """If more than this share of the lines contains a required text, the text's patterns search all lines at
 once."""
 _DOUBT, _MOST_DOUBTS = 8, 128
-"""`_DOUBT`: weight of a failed search of many lines (a successful search has weight 1). `_MOST_DOUBTS`: sum
-of the weights from which on a pattern searches line by line."""
+"""`_DOUBT`: weight of a failed search of many lines. A successful search has the weight -1. `_MOST_DOUBTS`: if the sum of a
+pattern's weights reaches this number, the pattern searches line by line."""
 _SCANS = 8
 """Maximum number of sets of required texts for which separate automatons are stored."""
 _MOST_AT_ONCE = 2**16
 """Maximum number of values in a block whose lines are searched at once. A block with more values is searched
 line by line, so that memory is bounded."""
 _MOST_SETTLED = 32
-"""Maximum number of patterns that search a block although the occurrences of their required texts were not
-counted."""
+"""Maximum number of patterns that search a block without a count of their required texts."""
 
 
 class Closed(NamedTuple):
@@ -77,16 +76,16 @@ class Guard(Protocol):
     careful: bool
 
     def lines(self) -> None:
-        """Prepare for a search of several lines."""
+        """Set the timer for a search of several lines."""
 
     def search(self, index: int, offset: int) -> None:
-        """Prepare for the search of one pattern in the line at `offset`. Called only if `careful` is set."""
+        """Set the timer for a search with one pattern in the line at `offset`. Called only if `careful` is set."""
 
     def rest(self) -> None:
-        """Note that a search has ended."""
+        """Stop the timer after a search."""
 
     def resume(self) -> None:
-        """Note that the search interrupted by `rest` continues."""
+        """Continue the timer that `rest` stopped."""
 
 
 class Extraction:
@@ -106,14 +105,14 @@ class Extraction:
             *(patterns.exact.metrics if patterns.exact else ()),
             *(patterns.folded.metrics if patterns.folded else ()),
         ]
-        """Metrics of each required text, by the text's number. Exact texts come before folded texts."""
+        """Metrics of each required text, by the text's number. Texts that ignore case come last."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
         self._doubts: Counter[int] = Counter()
         """For each metric, the weighted number of failed searches of many lines minus the number of
         successful searches."""
         self._odd: Counter[int] = Counter()
-        """For each metric, the number of lines without exactly one value, minus the number of lines with
-        exactly one value or without a search."""
+        """For each metric, the weighted number of searches in which a line did not have exactly one value, minus the number of
+        other searches and of skipped searches."""
         self._settled: frozenset[int] = frozenset()
         """Required texts that occurred in nearly every line of the last block."""
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
@@ -131,7 +130,7 @@ class Extraction:
         """Yield the numbers in `data` (complete lines, from `offset` on) in their order.
 
         Metrics that want only the last state of a progress bar are not searched in lines at `repainted`.
-        Metrics with sections are not searched in lines in which `closed` lists them.
+        A metric with sections is not searched in the lines for which `closed` lists the metric.
         """
         clean = visible(data)
         if len(data) > 4 * CHUNK:
@@ -211,8 +210,8 @@ class Extraction:
         return found
 
     def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
-        """Return the required texts that occur in so many lines of `data` that their patterns should search
-        all lines at once."""
+        """Return the required texts that most lines of `data` contain. Patterns with these texts should search all lines at
+        once."""
         # In most blocks with few occurrences, a quarter of the lines already shows that the text is rare.
         # Counting all lines would take longer.
         if len(hits) < _DENSE * data.count(b"\n", 0, len(data) // 4):
@@ -246,8 +245,8 @@ class Extraction:
     ) -> Iterator[Columns | list[Found]]:
         """Yield the numbers of a block in which nearly each line contains the texts `dense`.
 
-        The patterns of these texts search some hundred lines at once, which is much faster. Patterns of other
-        texts search line by line.
+        Patterns that require a text of `dense` search some hundred lines at once, which is much faster. All other patterns search
+        line by line.
         """
         searchers = [self._searcher(metric) for metric in self._metrics_of(dense)]
         hits = [each for each in hits if each[0] not in dense] if dense != self._settled else hits
@@ -274,7 +273,7 @@ class Extraction:
         self._settle(dense, matches >= _DENSE * len(searchers) * (len(starts) - 1))
 
     def _settle(self, dense: frozenset[int], is_so: bool) -> None:
-        """Stop searching for required texts that are in every line. The patterns of these texts search all
+        """Stop searching for required texts that are in every line. Patterns with such a text search all
         lines, until too few lines match."""
         metrics = self._metrics_of(dense)
         kept = is_so and len(metrics) <= _MOST_SETTLED and all(map(self._goes_at_once, metrics))
@@ -390,8 +389,8 @@ class Extraction:
     def _to_search(
         self, candidates: list[_Candidate], base: int, repainted: frozenset[int], closed: Sequence[Closed]
     ) -> list[_Candidate]:
-        """Return `candidates` without the metrics that exclude a line because it is a replaced state of a
-        progress bar or in a closed section."""
+        """Return `candidates` without the metrics that are not searched in a line. A metric is not searched in a replaced state
+        of a progress bar (`repainted`), or in a closed section."""
         if repainted and self._last_only:
             candidates = [
                 (place, line, _others(searchers, self._last_only) if base + place in repainted else searchers)
@@ -400,8 +399,7 @@ class Extraction:
         return _in_sections(candidates, base, closed) if closed else candidates
 
     def _candidates(self, data: bytes, clean: bytes, lines: Sequence[_Line]) -> list[_Candidate]:
-        """Return the lines of `data` to search, in the order of their places. lines: the lines with required
-        texts."""
+        """Return the lines of `data` to search, in the order of the lines. lines: the lines with required texts."""
         if self._everywhere:
             return self._every_line(data, clean, {start: ids for start, _, ids in lines})
         hits = [
@@ -434,7 +432,8 @@ class Extraction:
         return plan
 
     def _hits_by_windows(self, data: bytes) -> list[_Line]:
-        """Return the same lines as `_lines_of`, but without one entry per occurrence in a very long line."""
+        """Return the lines with required texts, like `_lines_of`, but search in windows. In a very long line, one window's
+        occurrences are held in memory at a time."""
         prefilters = [each for each in (self._exact, self._folded) if each]
         overlap = max((len(text) for each in prefilters for text in each.literals), default=1) - 1
         lines = []
@@ -466,8 +465,8 @@ def _others(searchers: Sequence[Searcher], metrics: Set[int]) -> Sequence[Search
 
 
 def _in_sections(candidates: Sequence[_Candidate], base: int, closed: Sequence[Closed]) -> list[_Candidate]:
-    """Return `candidates` without the searchers of metrics whose sections are closed in these lines. `closed`
-    begins at or before the first candidate."""
+    """Return `candidates` without the searchers of metrics whose sections are closed in these lines. The first
+    item of `closed` is at or before the first candidate."""
     found = []
     at = 0
     for place, line, searchers in candidates:

@@ -1,4 +1,4 @@
-"""Takes metrics from lines that are JSON objects. The classes have the interface of a search by a regular
+"""Takes metrics from lines that are JSON objects. The classes of this module have the interface of a search with a regular
 expression.
 
 The benchmark writes the lines, so a line may be a megabyte of brackets or contain numbers with a million
@@ -24,7 +24,7 @@ _LONGEST_NUMBER = 1000
 _KEPT = 64 * 1024
 """Maximum length of a line whose parsed object is cached for the next metric (characters)."""
 _AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
-"""Matches keys of JSON objects that no program escapes. Other keys may be written with escapes."""
+"""Matches keys that every program writes without escapes in JSON objects. Other keys may be written with escapes."""
 
 
 class _Number(str):

@@ -48,12 +48,12 @@ _NESTING = {
     if hasattr(constants, name)
 }
 _Tree = Any
-"""A pattern parsed by Python's own parser, which has no type annotations."""
+"""Syntax tree of a pattern from Python's own parser. The parser has no type annotations."""
 _Node = tuple[Any, Any]
 
 
 class _UnboundError(ValueError):
-    """A node of the pattern possibly matches differently in a text of many lines."""
+    """Part of a pattern that possibly matches differently in a text of many lines."""
 
 
 def bound_to_lines(pattern: str) -> re.Pattern[str] | None:
@@ -69,7 +69,7 @@ def first_in_each_line(pattern: str, group: int, behind: str) -> re.Pattern[str]
     rest of the line.
 
     If the expression `behind` matches directly after `group`, the match includes the rest of the whole text.
-    The caller then finds fewer matches than lines.
+    In this case, the caller finds fewer matches than lines.
     """
     with suppress(_UnboundError, ValueError):
         tree = _bound_tree(pattern)

@@ -1,4 +1,4 @@
-"""Finds the text that every line contains in which a pattern matches.
+"""Finds a pattern's required text: the text that each line with a match contains.
 
 The text is found in the tree of Python's own parser of regular expressions. Python's parser is not a public
 interface, so a node of an unknown type is treated as a node that can match any text. Unknown nodes make the
@@ -43,12 +43,12 @@ class Shape:
     can_be_empty: bool
     """Whether a match may be empty."""
     literal: str
-    """Text that every match contains (regardless of case if `ignore_case`). Empty if no such text is
+    """Text that every match contains (regardless of case if `ignore_case`). "" if no required text is
     known."""
 
 
 def read_shape(pattern: str) -> Shape:
-    """Return the properties of the texts that a valid pattern matches."""
+    """Return the properties of the texts that `pattern`, a valid regular expression, matches."""
     try:
         tree, beyond = parser.parse(pattern, re.ASCII), False
     except ValueError:  # needs Unicode's classes: (?u)
@@ -116,8 +116,8 @@ def _can_hold(tree: Any, characters: str) -> bool:
 
 
 def _matches_one_of(operation: Any, argument: Any, characters: str) -> bool:
-    """Return whether a node that matches one character matches any of `characters`. True for an unknown
-    node."""
+    """Return whether a node of the parsed pattern, which matches a single character, matches any of `characters`. Return True for
+    a node of an unknown type."""
     if operation is constants.LITERAL:
         return chr(argument).lower() in characters.lower()
     if operation is constants.NOT_LITERAL:
@@ -157,8 +157,8 @@ def has_open_end(pattern: str, group: int) -> bool:
     """Return whether any text may follow the text of `group` (0: the whole match) in a line that `pattern`
     matches.
 
-    Any text may follow the group if the pattern ends with the group, or if only optional or arbitrary text
-    follows the group.
+    Any text may follow the group if the pattern ends with the group. Any text may also follow if the rest of the pattern is
+    optional or matches arbitrary text.
     """
     return group == 0 or _follows_openly(_parsed(pattern), group) is not False
 
@@ -262,6 +262,6 @@ def _walk(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _items(node: Any) -> list[Any]:
-    """Return the items of a node of the parsed pattern. The node's own iterator is much slower."""
+    """Return the items of a node of the parsed pattern. Iterating over the node itself is much slower."""
     items: list[Any] = node.data if isinstance(node, parser.SubPattern) else node
     return items

@@ -194,7 +194,7 @@ def clock_seconds(text: str) -> str | None:
 
 def span_end(text: str, start: int, end: int) -> int:
     """Return the end of the duration that begins with the part `text[start:end]`, which includes its unit ("1m" in
-    "1m2.5s"). Return `end` if the duration has only one part.
+    "1m2.5s"). If the duration has only this part, return `end`.
 
     Go prints durations as "1m2.5s". If only the first part were read, a pattern for a number and a unit would
     read "1m2.5s" as one minute instead of 62.5 seconds.
@@ -268,8 +268,8 @@ def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool
 def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     """Return the expression that, directly after a JSON number, prevents a match of `fast_number`.
 
-    The expression is for bytes. If `spelled` is not empty, the expression is only valid for numbers without
-    an exponent.
+    The expression is for lines that are searched as bytes. If `spelled` is not empty, the expression is only valid for numbers
+    without an exponent.
     """
     continued = r"[0-9]|\.[0-9]|[eE][-+]?[0-9]"
     if not open_end and not with_units:
@@ -284,7 +284,7 @@ def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
 
 
 def _going_on(*, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of text that possibly continues a number or is another unit."""
+    """Return an expression for text after a number that may be a continuation of the number or another unit."""
     digits = "0-9" if open_end else ""
     letters = rf"A-Za-z%\x80-{chr(sys.maxunicode) if decodes else chr(0xFF)}"
     more = [f"[{digits}{letters}]"]

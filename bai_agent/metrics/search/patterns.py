@@ -6,8 +6,8 @@ searched, and only with the patterns that require this text. A pattern without a
 line, which gives the same records but takes longer.
 
 A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Both kinds of
-patterns work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`. This search finds the same
-matches as a search of bytes, and returns text at no further cost.
+patterns work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`. A search in Latin-1 text finds the same
+matches as a search in bytes, and returns text at no further cost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ as JSON, and the further members of the record as JSON, each beginning with a co
 """
 
 Scan = Callable[..., list[tuple[int, int, int]]]
-"""`scan(data, overlapping=True)`: (index of the text, start, end) of each occurrence, by rising end."""
+"""`scan(data, overlapping=True)`: (index of the text, start, end) of each occurrence, sorted by end."""
 
 
 class Searcher(NamedTuple):
@@ -76,8 +76,8 @@ class ManyLines(NamedTuple):
     group: int
     extras: Extras
     needs_look: Callable[[str], re.Match[str] | None]
-    """Function that matches the text after a JSON number if the number possibly cannot be recorded
-    unchanged."""
+    """Function that returns a match if the text after a JSON number shows that the number may need a change before it is
+    recorded."""
     reach: int
     """Number of characters that `needs_look` examines."""
     no_exponents: bool

@@ -58,7 +58,7 @@ class Doubt(str, Enum):
     CUT = "cut"
     """The pattern took a number without its exponent; the whole number was recorded."""
     GOES_ON = "goes_on"
-    """The number continues after the value. The value was recorded as the pattern took it."""
+    """The number in the log is longer than the text that the pattern took. The taken text was recorded."""
     OTHER_UNIT = "other_unit"
     """A unit other than the metric's follows the value."""
 

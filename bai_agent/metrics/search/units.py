@@ -119,7 +119,7 @@ def conversion(unit: str, units: str) -> Conversion | None:
 
 @lru_cache(_CACHED)
 def is_measured(units: str) -> bool:
-    """Return whether the dimension of `units` is known. Only then can another unit contradict `units`."""
+    """Return whether the dimension of `units` is known. A unit in the log can only contradict units with a known dimension."""
     top, _ = _split(_normal(units))
     return top != "" and (_quantity(top) is not None or _counted(top)[1].lower() in COUNTED)
 

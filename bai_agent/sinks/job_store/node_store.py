@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 LAUNCH_SECONDS = 60.0
 """Longest wait until the program that launched the job names this machine in the store (seconds). The program
-needs EC2's answer first, and possibly has to ask twice."""
+needs EC2's answer first, and possibly has to repeat the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class NodeStore:
         self.put(name, json.dumps(value).encode() + b"\n")
 
     def put_result(self, content: bytes, job: bytes | None) -> None:
-        """Write this node's result. job: the job's result, if this node decides it; it is written unless the
-        store already has one."""
+        """Write this node's result. job: the job's result, if this node decides the result. The job's result is written
+        unless the store already has a result of the job."""
         self.put("result.json", content)
         if job is not None and not self.record.settle(self.record.key("result.json"), job):
             log.info("the job store holds a result of this job already")
@@ -64,10 +64,10 @@ class NodeStore:
         holds the claim can repeat the call.
 
         If EC2 launched machines for the job twice, only machines that `launched.json` names can claim the
-        rank. If that file is not written within LAUNCH_SECONDS, the first machine claims the rank. A machine
-        of a later launch waits for that file until `until()`. Requests to an unreachable store are also
-        retried until `until()`. The descriptor is written to the store unless it exists there. Raises
-        ClaimedError; StoreError if the store refuses or stays unreachable.
+        rank. If `launched.json` is not written within LAUNCH_SECONDS, the first machine claims the rank. A
+        machine of a later launch waits for `launched.json` until `until()`. Requests to an unreachable store are also
+        retried until `until()`. The descriptor is written to the store unless it exists there. Raises ClaimedError
+        if another machine has or gets the rank. Raises StoreError if the store refuses a request or stays unreachable.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         undecided_until = clock() + LAUNCH_SECONDS if not self.launch else math.inf
@@ -114,13 +114,13 @@ class NodeStore:
         if instance in chosen:
             return True
         raise ClaimedError(
-            f"The job {self.record.job_id} was launched more than once, and {instance} is not among the machines that "
-            f"launched.json names ({', '.join(map(str, chosen)) or 'none'}): it runs nothing and ends."
+            f"The job {self.record.job_id} was launched more than once: {instance} is not among the machines that launched.json "
+            f"names ({', '.join(map(str, chosen)) or 'none'}), and ends without a run."
         )
 
     def _chosen(self, launched: object) -> list[object]:
         """Return the machines that are allowed to claim the rank according to `launched.json`. For a later
-        launch, this is the machine that was launched for this node. Raises RecordError."""
+        launch, only the machine that was launched for this node is allowed. Raises RecordError."""
         named = launched.get("instances") if isinstance(launched, dict) else None
         if not isinstance(launched, dict) or not isinstance(named, list):
             return []
@@ -145,4 +145,4 @@ class NodeStore:
 
 
 def _machine(identity: Mapping[str, Any]) -> str:
-    return str(identity.get("instance_id") or identity.get("host") or "a machine that did not name itself")
+    return str(identity.get("instance_id") or identity.get("host") or "a machine without a known name")

@@ -60,7 +60,8 @@ class StreamUpload:
         self._seen = 0
 
     def pending(self) -> int:
-        """Return the number of bytes in the file that are not in the store; at least 1 if it was truncated."""
+        """Return the number of bytes in the file that are not in the store. If the file was truncated, the number is at least
+        1."""
         reached = self.reached
         size = self._size()
         if reached.origin + size < reached.sent:

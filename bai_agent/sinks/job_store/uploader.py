@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.25
 _FIRST_INTERVAL, _LONGEST_INTERVAL, _GROWTH = 2.0, 15.0, 1.25
-"""The pause between two uploads of a stream grows from the first to the longest value by this factor
-(seconds). Short runs are uploaded often, and long runs cause few requests."""
+"""First and longest pause between two uploads of a stream (seconds), and the factor by which the pause
+grows. Short runs are uploaded often, and long runs cause few requests."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _HASTY_PAUSE = 1.0, 15.0, 0.5
 
 
@@ -69,7 +69,7 @@ class StoreUploader(threading.Thread):
         self._publish = self._is_first = False
         self._asked = 0
         self._answered = 0
-        """Number of the last request to upload everything that was fulfilled. `_asked` is the number of the
+        """Number of the newest upload request (see `flush_soon`) that was fulfilled. `_asked` is the number of the
         newest request."""
         self._changed = threading.Condition()
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -79,7 +79,7 @@ class StoreUploader(threading.Thread):
 
     @property
     def error(self) -> str | None:
-        """Reason why the job store currently accepts nothing. None if it accepts uploads."""
+        """Reason why the job store currently accepts nothing. None if the job store accepts uploads."""
         return self._error
 
     def flush_soon(self) -> int:
@@ -90,7 +90,7 @@ class StoreUploader(threading.Thread):
             return self._asked
 
     def flush(self, deadline: float) -> UploadBacklog:
-        """Upload the current content of all files. Return what the store still lacks, at the latest at
+        """Upload the current content of all files. Return what the store still lacks. The method returns no later than at
         `deadline` (`time.monotonic()`)."""
         asked = self.flush_soon()
         with self._changed:
@@ -102,7 +102,7 @@ class StoreUploader(threading.Thread):
         return UploadBacklog(log=sizes["log"], metrics=sizes["metrics"], lost=lost, error=self._error)
 
     def finish(self, deadline: float) -> Delivery:
-        """Upload the rest of all files. Return the numbers of delivered and missing bytes, at the latest at
+        """Upload the rest of all files. Return the numbers of delivered and missing bytes. The method returns no later than at
         `deadline` (`time.monotonic()`)."""
         left = self.flush(deadline)
         why = f": {left.error}" if left.error else ": the time was over (limits.drain)"
@@ -136,9 +136,9 @@ class StoreUploader(threading.Thread):
         except BaseException:
             # BaseException is caught in the thread's outermost frame, because a defect, or a panic of
             # obstore, must appear in the result.
-            log.exception("the job store: the uploader ended by a defect")
+            log.exception("the job store: the uploader ended because of an unexpected error")
             with self._changed:
-                self._error = "the uploader ended by a defect; agent.log has the details"
+                self._error = "the uploader ended because of an unexpected error; agent.log has the details"
                 self._over = True
                 self._changed.notify_all()
 
@@ -153,7 +153,7 @@ class StoreUploader(threading.Thread):
             self._wait(pause if asked == self._answered else _HASTY_PAUSE, than=asked)
             return
         if self._error is not None:
-            log.info("the job store takes everything again")
+            log.info("the job store accepts uploads again")
             self._error = None
         self._backoff.reset()
         with self._changed:

@@ -38,7 +38,7 @@ def client_settings(
     kafka: Kafka, *, environment: Mapping[str, str] = os.environ, redactor: Redactor | None = None
 ) -> dict[str, Any]:
     """Return kafka-python's settings for `kafka`, in which secrets are resolved. The settings must not be
-    logged. `redactor` redacts the secrets from now on.
+    logged. After this call, `redactor` also redacts these secrets.
 
     Raises ConnectError.
     """
@@ -68,8 +68,8 @@ def connect(
     environment: Mapping[str, str] = os.environ,
     redactor: Redactor | None = None,
 ) -> KafkaProducer:
-    """Return a producer for `kafka`, after making sure that the topic exists. Raises ConnectError. Takes at
-    most 10 s for each of three steps, and the time to look up a secret.
+    """Return a producer for `kafka`, after making sure that the topic exists. Raises ConnectError. The function
+    takes at most 10 s for each of three steps, and the time to look up a secret.
     """
     settings = {**client_settings(kafka, environment=environment, redactor=redactor), "client_id": client_id}
 
@@ -110,8 +110,8 @@ def create_topics(
     partitions: int = PARTITIONS,
     replicas: int | None = None,
 ) -> None:
-    """Create those of `topics` that do not exist. replicas: number of replicas per topic; if None, three, or
-    one per broker if there are fewer brokers.
+    """Create the topics of `topics` that do not exist. replicas: number of replicas per topic. With None, a topic has three
+    replicas, or one replica per broker if there are fewer than three brokers.
 
     Raises ConnectError if this user cannot see a topic, and errors of kafka-python.
     """
@@ -172,9 +172,9 @@ def _hear_last_words() -> None:
     """Let kafka-python read a broker's last message before kafka-python closes a connection. The message
     says, for example, that the broker refuses a password.
 
-    kafka-python drops received bytes if the broker has also closed the connection by then, and only reports
-    "socket disconnected". On a busy machine this is the usual case. The end of the connection is then found
-    by the next read.
+    kafka-python drops received bytes if the broker has also closed the connection by then, and only reports "socket
+    disconnected". On a busy machine, the broker has usually closed the connection by then. With this function, the end of the
+    connection is found by the next read.
     """
     from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 

@@ -23,7 +23,7 @@ def quieten() -> None:
 
 def last_trouble() -> Exception | None:
     """Return the last exception that kafka-python logged since the last call of `forget_trouble`. Often, only
-    this exception contains the reason of a failure."""
+    the logged exception contains the reason of a failure."""
     return _LIBRARY_LOG.last
 
 

@@ -136,8 +136,8 @@ class KafkaPusher(threading.Thread):
         except Exception:
             # Any error is caught in the thread's outermost frame, because a defect in the library must be
             # reported in the result.
-            log.exception("Kafka: the pusher ended by a defect")
-            self._error = "the Kafka pusher ended by a defect; agent.log has the details"
+            log.exception("Kafka: the pusher ended because of an unexpected error")
+            self._error = "the Kafka pusher ended because of an unexpected error; agent.log has the details"
         finally:
             self._drained.set()
 
@@ -292,7 +292,7 @@ class KafkaPusher(threading.Thread):
             reasons.append("the time for delivering the last messages was over (limits.drain)")
             trouble = last_trouble()
             if trouble is not None:
-                reasons.append(f"the last trouble with {', '.join(self._kafka.brokers)}: {trouble}")
+                reasons.append(f"the last error of {', '.join(self._kafka.brokers)}: {trouble}")
             elif not self._connected:
                 reasons.append(f"there was no connection to {', '.join(self._kafka.brokers)} yet")
         return "; ".join(reasons)

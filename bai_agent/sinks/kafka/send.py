@@ -24,7 +24,7 @@ MAX_IN_FLIGHT = 3
 sent twice."""
 _ANSWER_SECONDS = 60.0
 _END_SECONDS = 1.0
-"""Longest wait for the producer's thread to release its batches after it was told to end (seconds)."""
+"""Longest wait until a stopped producer's thread releases its batches (seconds)."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Outgoing:
     messages: list[MetricMessage]
     """Messages of the batch that the broker has neither acknowledged nor refused."""
     handed: int = 0
-    """Number of these messages, from the first on, that were handed to the producer."""
+    """Number of messages, from the first one in `messages` on, that were passed to the producer."""
     refused: int = 0
 
 
@@ -46,7 +46,7 @@ class SendWindow:
 
     outgoing: deque[Outgoing] = field(default_factory=deque)
     at_a_time: int | None = None
-    """After a refusal, number of messages in a group that is sent alone. None if whole batches are sent."""
+    """Number of messages that are sent at a time after a refusal. None if whole batches are sent."""
 
     @property
     def pending(self) -> int:
@@ -144,7 +144,7 @@ class BatchSender:
                 self._window.at_a_time = 2 * group.count if 2 * group.count < MAX_RECORDS else None
 
     def _take_failure(self) -> None:
-        """Record that the broker refused the first group. Raises NotAcknowledgedError for any other
+        """Handle a refusal of the first group of messages by the broker. Raises NotAcknowledgedError for any other
         failure."""
         from kafka.errors import InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError
 

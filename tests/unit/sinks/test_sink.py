@@ -138,6 +138,6 @@ def test_a_defect_is_reported_as_the_reason_for_undelivered_records() -> None:
     told = sink.finish(time.monotonic() + LONG_S)
 
     assert told.warnings == (
-        "1 of 2 rounds did not reach the place: it ended by a defect; agent.log has the details.",
+        "1 of 2 rounds did not reach the place: the sink ended because of an unexpected error; agent.log has the details.",
     )
     assert sink.closed

@@ -28,7 +28,7 @@ def test_an_uploader_that_crashed_does_not_delay_the_end_of_a_run(tmp_path: Path
     uploader.start()
     left = uploader.flush(time.monotonic() + 20)
 
-    assert left.error == "the uploader ended by a defect; agent.log has the details"
+    assert left.error == "the uploader ended because of an unexpected error; agent.log has the details"
     uploader.join(timeout=60)
     assert not uploader.is_alive()
     assert not uploader.publish(time.monotonic() + 86_400, is_first=True)
