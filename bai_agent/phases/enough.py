@@ -14,12 +14,12 @@ from bai_agent.job.figures import half_width, mean_of, relative_half_width, tren
 from bai_agent.light_dataclass import dataclass
 
 _TREND = 0.05
-"""Significance level of Kendall's test. With a p value below this level, the runs have a trend, so their mean
-does not predict the next run."""
+"""Significance level of Kendall's test. If the test's p value is below this level, the runs have a trend, and
+their mean does not predict the next run."""
 
 Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
-"""Headlines of the successful runs, by arm and series, then by the number of the block. In a job without
-arms, each run is a block."""
+"""The main value (headline) of each successful run, by arm and series, then by the number of the block. In a
+job without arms, each run is a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,9 @@ class Enough:
 def enough_runs(headlines: Headlines, *, arms: Sequence[str], until: float, least: int) -> Enough:
     """Evaluate all completed runs. arms: names of the job's arms; each is compared with the first.
 
-    In a job with arms, the confidence interval is that of the difference between an arm and the first arm,
-    computed from the differences within blocks. least: minimum number of runs or blocks of each series.
+    In a job with arms, the confidence interval is about the difference between an arm and the first arm. The
+    interval is computed from the differences within blocks. least: minimum number of runs or blocks of each
+    series.
     """
     every = _differences(headlines, arms) if arms else _means(headlines)
     widths = [width(values) for values, width in every]
@@ -65,8 +66,8 @@ def _means(headlines: Headlines) -> list[tuple[list[float], Any]]:
 
 
 def _differences(headlines: Headlines, arms: Sequence[str]) -> list[tuple[list[float], Any]]:
-    """Return, for each series and each further arm, the differences from the first arm within blocks, and the
-    function that computes the half width of their interval."""
+    """Return one item for each series and each arm except the first: the differences from the first arm
+    within blocks, and the function that computes the half width of the differences' interval."""
     found: list[tuple[list[float], Any]] = []
     first, *others = arms
     for series in dict.fromkeys(series for _, series in headlines):

@@ -1,8 +1,8 @@
 """How a job of several nodes ends. Each node reports at once how it ended, so that a failure stops all nodes
 or leads to another generation. One node makes the job's result from the outcomes of all nodes.
 
-In a fixed job, the coordinator makes the result. In an elastic job, the leader makes it after it has read the decision that ends the
-job.
+In a fixed job, the coordinator makes the result. In an elastic job, the leader makes the result, after the
+leader has read the decision that ends the job.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _TELL_SECONDS = 10.0
 
 
 def tell_others(ctx: RunContext) -> None:
-    """Report how this node ended, before its pending records are sent. After a failure, the other nodes can
-    then stop at once, or continue without this node."""
+    """Report how this node ended, before its pending records are sent. If this node failed, the other nodes
+    can then stop at once or continue without this node."""
     if ctx.monitor is not None:
         _tell_all(ctx, ctx.monitor)
     elif ctx.elastic is not None and ctx.has_part:
@@ -85,7 +85,8 @@ def _tell_leader(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _early_outcome(ctx: RunContext, failure: StopReason, failed: int | None) -> NodeOutcome:
-    """Return the report of this node's failure, which is published before this node has sent its records."""
+    """Return the report of this node's failure, as it is published before the sinks have received all of this
+    node's records."""
     return NodeOutcome(
         rank=ctx.node.rank,
         outcome=failure.outcome.value,
@@ -113,8 +114,9 @@ def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) ->
     """Report that this node's part of the job has ended. On the node that decides for the job, return the
     outcomes of all nodes; on other nodes, None.
 
-    The coordinator waits until each other node has ended by its own limits or is lost. If the coordinator is
-    lost, each worker decides for itself. A worker whose benchmark failed waits first, because the loss of the
+    The coordinator waits until each other node has ended or is lost. The wait has no limit of its own,
+    because each node applies the job's time limits itself. If the coordinator is lost, each worker decides
+    about the job's outcome alone. A worker whose benchmark failed waits first, because the loss of the
     coordinator possibly caused the failure.
     """
     patience_s = 0.0 if monitor.is_cut_off else ctx.job.limits.drain.total_seconds()
@@ -131,8 +133,8 @@ def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) ->
 
 
 def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutcome]:
-    """Return a `peer-lost` outcome for each node that has not reported how it ended. The job then does not
-    succeed, even if all nodes in `heard` did."""
+    """Return a `peer-lost` outcome for each node that has not reported how it ended. The job does not succeed
+    if there is such a node, even if all nodes in `heard` succeeded."""
     if ctx.is_served or any(each.outcome != Outcome.SUCCEEDED.value for each in heard):
         # If a single launcher started all processes and succeeded, the job succeeded on all nodes. If a node
         # failed, its failure is the job's outcome, whatever happened to the other nodes.
@@ -152,7 +154,7 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
 
 def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
     """Return why and when this node's part of the job failed, as far as known before the output is read
-    completely. None if the part did not fail."""
+    completely. Return None if this node's part did not fail."""
     left = read_exit(ctx.rundir)
     stopped = stopped_at(ctx)
     if ctx.reason is not None:
@@ -177,7 +179,7 @@ def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) ->
             return
         except StoreError:
             if ctx.clock.monotonic() >= deadline:
-                log.exception("the other nodes could not be told")
+                log.exception("cannot report this node's outcome to the other nodes")
                 return
             ctx.clock.sleep(_PAUSE_SECONDS)
 

@@ -1,4 +1,5 @@
-"""The generations of this run so far, according to the run directory's files and events."""
+"""Reads from the run directory's files and events which generations this node has started, and their
+outcomes."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def newest_started(ctx: RunContext) -> RunDir:
 
 
 def newest_begun(ctx: RunContext) -> int | None:
-    """Return the number of the newest generation that this node started, even if its files were deleted. None
-    if no generation was started."""
+    """Return the number of the newest generation that this node started, even if its files were deleted.
+    Return None if this node has started no generation."""
     return max([*(each.generation for each in _started(ctx)), *_told(ctx)], default=None)
 
 
@@ -45,7 +46,8 @@ def _told(ctx: RunContext) -> list[int]:
 
 
 def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutcome]:
-    """Return the outcomes of all started generations, in order, without secrets. quote: as for `judge_end`."""
+    """Return the outcomes of all started generations, in order, without secrets. quote: whether a sentence
+    may quote the benchmark's output."""
     return [_generation_outcome(ctx, each, quote=quote) for each in _started(ctx)]
 
 

@@ -1,8 +1,8 @@
 """The loop over the generations of a run. The benchmark is restarted after a failure, as often as the job's
 policy allows.
 
-Each decision is written to the run directory before it takes effect. An agent that is killed at any point and restarted
-therefore continues the same generation. No generation is started twice.
+Each decision is written to the run directory before it takes effect. Therefore, a restarted agent continues
+the same generation, whenever the agent was killed. No generation is started twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TICK_S = 0.1
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
     """Content of `generations/end.json`: the reason why no further generation begins. The reason is empty if
-    no generation follows because of how the last generation ended."""
+    the end of the last generation is itself the reason."""
 
     outcome: Text | None = None
     sentence: Text = ""
@@ -84,8 +84,8 @@ def _run(ctx: RunContext) -> None:
 
 
 def _is_change(ctx: RunContext, reason: StopReason) -> bool:
-    """Return whether another generation can follow on this node, after `reason` ended a generation before its
-    launch."""
+    """Return whether another generation can follow on this node. `reason` ended the current generation before
+    its launch."""
     if ctx.elastic is not None:
         return ctx.elastic.goes_on_after(reason)
     control = ctx.monitor.generations if ctx.monitor is not None else None
@@ -122,8 +122,8 @@ def wait_for_checkpoint(ctx: RunContext) -> None:
 
 
 def end_generations(ctx: RunContext) -> None:
-    """Write `generations/end.json`, which says that no further generation begins. The programs that follow
-    the output end then."""
+    """Write `generations/end.json`, which says that no further generation begins. Programs that follow the
+    benchmark's output end when the file exists."""
     if not ctx.job.has_generations or not has_run(ctx):
         return
     # The newest generation was possibly decided but never started.
@@ -223,8 +223,8 @@ def _said(ctx: RunContext, end: MemberEnd, sentence: str, failed: int | None, *,
 
 
 def _next_generation(ctx: RunContext) -> StartGeneration | None:
-    """Wait until it is decided whether another generation follows, and return its start; None if no
-    generation follows. Raises RunEndedError."""
+    """Wait for the decision about the next generation, and return the start of the next generation. Return
+    None if no generation follows. Raises RunEndedError."""
     if not ctx.job.may_restart or ctx.rundir.end.exists():
         return None
     if ctx.monitor is not None and ctx.monitor.generations is not None:
@@ -303,8 +303,8 @@ def _end_if_out_of_time(ctx: RunContext, sentence: str) -> None:
 
 
 def _end_if_silent(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """If this node is the coordinator and no other node's benchmark has printed anything for
-    `limits.no_output`, end the job."""
+    """End the job if no other node's benchmark has printed anything for `limits.no_output`. Only the
+    coordinator does this."""
     limit = ctx.job.limits.no_output
     if monitor.is_coordinator and limit is not None and monitor.all_silent(limit.total_seconds()):
         _stop(ctx, no_output_reason(limit))

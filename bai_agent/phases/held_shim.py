@@ -32,7 +32,7 @@ class HeldShim:
 
     def hold(self, ctx: RunContext, started: Started | None, *, earlier_s: float) -> None:
         """Open a handle to the running shim. earlier_s: duration of earlier generations (seconds). Raises
-        OSError if no descriptor is free."""
+        OSError if no file descriptor is free."""
         self._is_starved = False
         shim = find_shim(ctx.rundir, started)
         if self._pidfd is not None or shim is None or started is None:
@@ -52,7 +52,7 @@ class HeldShim:
         If the run must end, send SIGTERM to the shim, which then stops the benchmark."""
         if not self._is_starved:
             self._is_starved = True
-            log.error("no file descriptor is left (%s): the agent tries again until there is one", error)
+            log.error("no file descriptor is free (%s): the agent retries until one is free", error)
         if self._pidfd is None or self._is_told:
             return
         try:

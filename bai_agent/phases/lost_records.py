@@ -1,5 +1,5 @@
-"""Reads the values that lost nodes measured. The leader reads these values from the nodes' records in the job
-store, because a lost node cannot report them."""
+"""Reads the values that lost nodes measured. The leader reads the values from the lost nodes' records in the
+job store, because a lost node cannot report values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bai_agent.metrics.headlines import Headlines
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 * 2**20
-"""Records of a lost node that are larger than this are not read (bytes)."""
+"""Largest size of a lost node's records (bytes). Larger records are not read."""
 _PIECE = 4 * 2**20
 
 
@@ -35,8 +35,8 @@ def outcomes_of_lost(
     folder: Path,
     over: Callable[[], bool],
 ) -> list[NodeOutcome]:
-    """Return outcomes with the values that these nodes measured, as far as they can be read before `over()`
-    returns True. An outcome has a warning if values of its node are missing.
+    """Return an outcome for each lost node in `nodes`, with the values that the node measured. Values are
+    read until `over()` returns True. An outcome has a warning if values of the node are missing.
 
     heard: outcomes of the other nodes. members: the members of each generation, by its number.
     """
@@ -65,9 +65,9 @@ def _copy(node: NodeRecord, path: Path, *, over: Callable[[], bool]) -> None:
         while piece := node.read("metrics", position, limit=_PIECE):
             position += len(piece)
             if over():
-                raise StoreError("there was no time left to read its records")
+                raise StoreError("no time was left to read the records of the node")
             if position > _MOST_BYTES:
-                raise StoreError(f"its records have more than {_MOST_BYTES:,} bytes")
+                raise StoreError(f"the records of the node have more than {_MOST_BYTES:,} bytes")
             file.write(piece)
 
 

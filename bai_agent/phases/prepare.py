@@ -25,15 +25,16 @@ from bai_agent.runtime.stop import RunEndedError
 from bai_agent.strategy import strategy_of
 
 _CLAIM_SECONDS = 120.0
-"""If the job store is unreachable, this node retries for this long to claim its part of the store. Then the
-run ends (seconds)."""
+"""Time for which this node tries to claim its part of an unreachable job store (seconds). After this time,
+the run ends."""
 
 _LAUNCH_SECONDS = 600.0
-"""Replaces `_CLAIM_SECONDS` on a machine of a later launch. The time is longer, because the program that
-launched the machine possibly died before it recorded the launch, and another program records it later."""
+"""Value of `_CLAIM_SECONDS` for a machine that was launched after the job's start. The time is longer,
+because the program that launched the machine possibly died before it recorded the launch. Another program
+then records the launch later."""
 
 _CLAIM_MARGIN = 5.0
-"""After the last attempt to claim, seconds to wait for the store's answer."""
+"""Seconds to wait for the store's answer after the last attempt to claim this node's part."""
 
 
 def prepare(ctx: RunContext) -> None:
@@ -77,16 +78,16 @@ def prepare(ctx: RunContext) -> None:
 
 _PARTS = {
     "obstore": "nothing can be read from or written to S3",
-    "ahocorasick_rs": "metrics are extracted the slow way",
-    "psutil": "the machine is not measured",
+    "ahocorasick_rs": "metrics are extracted more slowly",
+    "psutil": "the load of the machine is not measured",
     "kafka": "no metrics are sent to Kafka",
     "zstandard": "no .zst archive can be unpacked",
 }
 
 
 def missing_dependencies() -> list[str]:
-    """Return a sentence for each missing Python package. Without one of these packages, the agent is slower
-    or has fewer features."""
+    """Return a sentence for each missing Python package. The agent is slower or has fewer features if a
+    package is missing."""
     wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
@@ -97,8 +98,8 @@ def missing_dependencies() -> list[str]:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user access to the benchmark's folders. Access is tested now, so that a problem is
-    found before the pull."""
+    """Give the benchmark's user access to the benchmark's folders. The function also tests the access, so
+    that a problem is found before the pull."""
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
@@ -126,7 +127,7 @@ def _link(file: Path, link: Path) -> None:
             raise
         message = (
             f"The run directory cannot be in {file.parent}: its file system has no hard links ({error.strerror}); "
-            "name a folder on another one with --store, or --dir of bai-agent."
+            "name a folder on another file system with --store, or --dir of bai-agent."
         )
         raise RunEndedError.of(Outcome.PREPARE_FAILED, message) from error
 
@@ -169,8 +170,8 @@ def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
 
 
 def _require_job(ctx: RunContext) -> None:
-    """Raise RunEndedError if this machine was launched for a job that is over. The machine then runs nothing and powers
-    off."""
+    """Raise RunEndedError if this machine was launched for a job that is over. Such a machine runs nothing
+    and powers off."""
     if not ctx.node.launch or ctx.record is None:
         return
     try:
@@ -184,8 +185,8 @@ def _require_job(ctx: RunContext) -> None:
 
 
 def _has_to_leave(ctx: RunContext) -> bool:
-    """Return whether the run must end before it has claimed its part of the store. Reasons that were read
-    from the store do not count."""
+    """Return whether the run must end before this node has claimed its part of the store. Reasons to end that
+    were read from the store are ignored."""
     reason = ctx.watch.reason()
     return reason is not None and not reason.by_store
 

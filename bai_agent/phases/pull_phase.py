@@ -29,8 +29,8 @@ def mount_file_systems(ctx: RunContext) -> None:
     """Mount the job's network file systems, unless an earlier agent has mounted them since this boot. Raises
     RunEndedError.
 
-    If nodes share a machine, only the first node on the machine mounts the file systems. The other nodes wait
-    for the first node in the `join` phase.
+    Only the first node on each machine mounts the file systems. The other nodes wait for the first node in
+    the `join` phase.
     """
     if not ctx.job.mounts or not ctx.is_first_here or "run" in ctx.events.finished_phases():
         return
@@ -45,8 +45,8 @@ def mount_file_systems(ctx: RunContext) -> None:
 
 
 def unmount_file_systems(job: Job, rundir: RunDir) -> None:
-    """Unmount the file systems that an agent has mounted for this node. Called last, because artifacts and
-    the result can be on these file systems."""
+    """Unmount the file systems that an agent has mounted for this node. This is the last step of a run,
+    because artifacts and the result can be on the file systems."""
     if job.mounts:
         from bai_agent.machine.network_mounts import unmount_all
 
@@ -117,16 +117,15 @@ def _bring_image(ctx: RunContext, deadline: float) -> None:
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
-    """Return, by kind of source, the folder from which relative paths start. Relative paths of data start
-    from the folder in which the benchmark starts."""
+    """Return the folder to which relative paths refer, by kind of source. Relative paths of data refer to the
+    folder in which the benchmark starts."""
     start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
     return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
 
 
 def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return the sources that this node pulls. If nodes share a machine, only the machine's first node pulls
-    sources with absolute paths. Only the job's first node pulls sources into a network file system of the
-    job.
+    """Return the sources that this node pulls. Only the first node on each machine pulls sources with
+    absolute paths. Only the job's first node pulls sources into a network file system of the job.
 
     If arms have folders of their own, a source with a relative path is pulled into the folder of each arm
     that lists the source.

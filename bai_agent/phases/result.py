@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OWN_LEVELS = 2
-"""Down to this depth, the keys of the result's tables are bai's own and are not redacted. Deeper tables have
-keys that the benchmark chose."""
+"""Depth of the result's tables down to which bai itself chose the keys, so that the keys are not redacted.
+The benchmark chose the keys of deeper tables."""
 
 _LINE_SECONDS = 0.75e-6
 """Time that a Python benchmark takes to write one line with a separate system call (seconds; measured by
@@ -79,11 +79,12 @@ benchmarks/overhead.py)."""
 _LINE_SHARE = 0.01
 
 _LIVE_SECONDS = 2.0
-"""Shortest run for which the result warns that the output came in blocks (seconds)."""
+"""Shortest duration of a run for which the result can have a warning that the output came in blocks
+(seconds)."""
 
 _RESULT_SECONDS = 5.0
-"""If the machine will be terminated at a known time, the artifacts' upload ends this long before, to leave
-time for the result (seconds)."""
+"""Time between the end of the artifacts' upload and the machine's termination, if the time of the termination
+is known (seconds). This time is needed to write the result."""
 
 _LAST_LINES = 20
 
@@ -171,7 +172,7 @@ def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
 
 
 def _own_usage(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd | None) -> OwnUsage:
-    """Return the CPU time and memory that bai's own programs used. Each program reports its own usage."""
+    """Return the CPU time and memory that bai's programs used. Each program reports how much it used."""
     # The usage of an earlier agent that was killed is unknown.
     agents = len(ctx.events.of(AgentEvent))
     extractor = extracted.own_usage if extracted is not None else None
@@ -202,8 +203,8 @@ def publish_result(
     """Upload the rest of this node's record, and then the job's result if this node writes it. The uploads
     end at `deadline` (`time.monotonic()`).
 
-    An elastic job can continue without its first node. Therefore, the node that is the leader at the end
-    writes the result.
+    An elastic job can continue without its first node. Therefore, the node that is the leader at the job's
+    end writes the result.
     """
     is_first = rank == 0 and not job.is_elastic
     if uploader is not None:
@@ -222,8 +223,8 @@ def _judge(
 ) -> tuple[Outcome, str, Cause | None]:
     """Return this node's outcome, a sentence about the outcome, and the process that failed first, if any.
 
-    quote: whether the sentence may quote the benchmark's output. Missing required metrics are judged later,
-    for all nodes together.
+    quote: whether the sentence may quote the benchmark's output. A missing required metric does not change
+    this outcome: all nodes' metrics are checked together later.
     """
     outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
     if left is not None:
@@ -326,7 +327,7 @@ def _warnings(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd) -> list[
     warnings += neighbour_warnings(ctx.events.of(NeighbourEvent))
     if ended.oom and ended.code == 0:
         warnings.append(
-            "The kernel killed a process of the benchmark because memory ran out, though the benchmark ended well."
+            "The kernel killed a process of the benchmark because memory ran out, though the benchmark succeeded."
         )
     if ended.left_behind and not ended.lost and ended.stop is None:
         warnings.append(_left_behind(ended.left_behind, ended.left_behind_names or {}))
@@ -343,8 +344,8 @@ def _warnings(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd) -> list[
     is_long = (ended.wall_seconds or 0) >= _LIVE_SECONDS
     if ctx.static_program and ctx.writes_blocks and is_long and extracted.lines > 1:
         warnings.append(
-            f"The benchmark's {extracted.lines:,} lines came in blocks or at its end, so that no metric was live: "
-            f"{ctx.static_program} is a static program, which [output] buffering does not reach. If it is C or C++, "
+            f"The benchmark's {extracted.lines:,} lines were written in blocks or at its end, so no metric was live: "
+            f"{ctx.static_program} is a static program, on which [output] buffering has no effect. If it is C or C++, "
             "have it call setvbuf(stdout, NULL, _IOLBF, 0) or fflush(stdout)."
         )
     return list(dict.fromkeys(warnings))
@@ -367,7 +368,7 @@ def _why_nothing_is_quoted(ctx: RunContext) -> str | None:
         return None
     # If an earlier agent started the benchmark, this agent has not read the secrets yet.
     deadline = ctx.drain_deadline()
-    why = "no time was left to look up the secrets that it may contain"
+    why = "no time was left to look up the secrets that the output may contain"
     try:
         call_with_deadline(lambda: secrets_of(ctx), over=lambda: time.monotonic() > deadline, name="secrets")
     except SecretError as error:
@@ -383,8 +384,8 @@ def _has_content(path: Path) -> bool:
 
 
 def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
-    """Return the last lines of the benchmark's output, without lines of its launcher. If these lines do not
-    contain the failed process's exception, return the exception instead."""
+    """Return the last lines of the benchmark's output, without lines of its launcher. Return the failed
+    process's exception instead, if the last lines do not contain it."""
     text = read_end(ctx.rundir.kept_output, ctx.redactor, begin=generation_begin(ctx))
     if cause is not None and cause.printed is not None:
         text = cause.printed

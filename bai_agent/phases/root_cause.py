@@ -30,16 +30,17 @@ log = logging.getLogger(__name__)
 
 _LAST_BYTES = 65536
 _SECRET_BYTES = 65536
-"""The largest secret that AWS Secrets Manager stores (bytes)
-(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): a secret of this size can
-begin before the last lines and end within them."""
+"""Size of the largest secret that AWS Secrets Manager stores (bytes):
+https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html. A secret can begin before
+the last lines of a log and end within the last lines."""
 _FILES = 256
 _FILE_BYTES = 65536
 _ENTRIES = 1024
 """Largest number of entries of a folder that are examined."""
 _DEPTH = 4
 _CLOCK_MS = 1000
-"""Tolerance for file time stamps that are too early and launchers' times that are too late (ms)."""
+"""Tolerance for inexact times (ms): time stamps of files can be too early, and times that launchers report
+can be too late."""
 _MESSAGE_CHARACTERS = 300
 """A failed process's message is truncated to this length in a sentence (characters)."""
 
@@ -68,8 +69,8 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
 
 
 def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
-    """Return the same as `classify_end`. If the agent stopped the benchmark, the sentence is the agent's
-    reason for the stop."""
+    """Return outcome, sentence and process, as `classify_end` does. If the agent stopped the benchmark, the
+    sentence is the agent's reason for the stop."""
     outcome, sentence, cause = classify_end(ctx, left, quote=quote)
     stops = ctx.stops_of_generation()
     if left.stop is not None and outcome is not Outcome.OOM and cause is None:
@@ -87,7 +88,7 @@ def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None =
     ended, which was a failure.
 
     stopped: time at which the benchmark was ordered to stop; None if it was not. Processes on other nodes can
-    fail from then on, because this node's processes end.
+    fail after this time, because this node's processes end.
     """
     ended = left.time if left is not None else None
     if cause is None and left is not None and left.stop is not None and ended and stopped:
@@ -101,7 +102,7 @@ def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None =
 
 
 def stopped_at(ctx: RunContext) -> int | None:
-    """Return when this generation was first ordered to stop (ms UTC); None if it was not."""
+    """Return the time of the first order to stop this generation (ms UTC); None if there was no order."""
     return next((each.time for each in ctx.stops_of_generation()), None)
 
 
@@ -116,8 +117,8 @@ def read_end(
     """Return the last 64 KiB of a log. The text is redacted before it is truncated, because a truncated
     secret would not be recognised.
 
-    begin, end: range of the log to which the returned text is limited (byte offsets); end is None for the end
-    of the file.
+    begin, end: range of the log from which the text is read (byte offsets). If `end` is None, the range ends
+    with the file.
     """
     try:
         with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
@@ -201,7 +202,8 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
 
 
 def _is_of(run: RepeatedRun, file: LeftFile) -> bool:
-    """Return whether a file was written during this run. Files of earlier runs can still exist."""
+    """Return whether a file was written during the run `run`. The folder can also contain files of earlier
+    runs."""
     ended = run.ended.time if run.ended is not None else None
     return ended is not None and run.time - _CLOCK_MS <= file.modified <= ended + _CLOCK_MS
 

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONG_EXTRACTION = 10.0
-"""Warn if extraction continues for longer than this after the benchmark exits (seconds)."""
+"""Time after the benchmark's exit for which extraction can continue without a warning (seconds)."""
 _FINISH_EARLY = 5.0
-"""An extractor that is ordered to stop has this long to report how much output it has not read (seconds)."""
+"""Time for an extractor that is ordered to stop to report how much output it has not read (seconds)."""
 
 Phase: TypeAlias = Callable[[RunContext], None]
 
@@ -135,8 +135,8 @@ def finish_publishing(
     rank: int,
     outcome: Outcome,
 ) -> None:
-    """Upload what is left of a run that has ended. The run's agent was possibly killed before it had uploaded
-    everything."""
+    """Upload the files of an ended run that have not been uploaded yet. The run's agent was possibly killed
+    before it had uploaded all files."""
     from bai_agent.phases.result import publish_result
 
     discard_ssh(rundir)
@@ -165,7 +165,8 @@ def _import_end(ctx: RunContext) -> None:
     """While the benchmark runs, import the modules that the end of the run needs. Raises OSError if no file
     descriptor is free.
 
-    If bai is upgraded during the run, this agent then loads no module of the new version.
+    The early import is needed because bai can be upgraded during the run. The agent must not load modules of
+    another version.
     """
     names = ["metrics.checkpoint", "metrics.search_limit", "metrics.search.terminal", "phases.result"]
     if ctx.others is not None:
@@ -188,8 +189,9 @@ def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
     """Delete the benchmark's Python environments after a success. After a failure, the environments are kept,
     because they can help to explain the failure.
 
-    Called after the result was written, because an agent that is restarted earlier still needs the
-    environments. If the agent is killed before the deletion, `finish_publishing` deletes the environments.
+    The environments are deleted only after the result was written, because an agent that is restarted before
+    that time needs them. If the agent is killed before the deletion, `finish_publishing` deletes the
+    environments.
     """
     if outcome is Outcome.SUCCEEDED:
         for _, own in workspaces(job, rundir):
@@ -200,7 +202,8 @@ def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
 
 
 def _do(ctx: RunContext, phase: str, work: Phase) -> None:
-    """Run a phase, and add events for its start and end. A phase that has finished before is skipped."""
+    """Run a phase, and add events for its start and end. A phase that an earlier agent of the run has
+    finished is skipped."""
     if phase in ctx.events.finished_phases() and phase != "end":
         return
     ctx.phase = phase
@@ -235,7 +238,7 @@ def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
 
 
 def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """In an elastic job, do the same as `_meet` for the members of this node's generation. An earlier agent
+    """Do the work of `_meet` in an elastic job, for the members of this node's generation. An earlier agent
     has possibly started this generation."""
     from bai_agent.nodes.membership import meet
 
@@ -319,7 +322,7 @@ def _drain(ctx: RunContext) -> None:
 
 
 def _extract_rest(ctx: RunContext) -> float:
-    """Wait until the extractor has finished. Return the deadline for delivering its records
+    """Wait until the extractor has finished. Return the deadline for the delivery of the extracted records
     (`time.monotonic()`)."""
     clock = ctx.clock
     begun = clock.monotonic()
@@ -368,5 +371,5 @@ class Phases:
     join: Phase = join
     run: Phase = run_benchmark
     drain: Phase = _drain
-    """The phase in which records are delivered. The phase is skipped if the benchmark never began."""
+    """The phase in which records are delivered. The `drain` phase is skipped if the benchmark never began."""
     end: Phase = _end

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PIECE = 4 << 20
-"""Bytes of records that are read at once. Between two reads, the agent checks the benchmark."""
+"""Bytes of records that are read at once. The agent checks the benchmark after each piece of this size."""
 _SHORT_RUN_SECONDS = 2.0
 _EVENT_SECONDS = 1.0
-"""Shortest time between two events that report the start of a run (seconds)."""
+"""Shortest time between two events about the start of runs (seconds)."""
 _OF_A_RUN = b'"src":"run"'
 
 
@@ -53,8 +53,8 @@ class RepeatDecision:
         self._complete = 0
         """Number of runs of which all records have been read."""
         self._hurried, self._since = 0, 0.0
-        """`_hurried`: value of `_complete` at the last call of `hurries`. `_since`: time since which
-        `_complete` has not changed."""
+        """`_hurried`: value of `_complete` at the last call of `hurries`. `_since`: time at which `hurries`
+        last found a new value of `_complete`."""
 
     def hurries(self, now: float) -> bool:
         """Return whether the runs are so short that pauses between the runs matter. now: monotonic time
@@ -64,7 +64,7 @@ class RepeatDecision:
         return self._complete > 0 and now - self._since < _SHORT_RUN_SECONDS
 
     def poll(self) -> None:
-        """Read new records. Cheap enough to be called many times per second."""
+        """Read new records. A call costs little, even many times per second."""
         if self._repeat is None:
             return
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -143,7 +143,7 @@ class RepeatProgress:
         self._next = 0.0
 
     def poll(self) -> None:
-        """Check whether a new run has started. Cheap enough to be called many times per second."""
+        """Check whether a new run has started. A call costs little, even many times per second."""
         repeat, now = self._ctx.job.repeat, self._ctx.clock.monotonic()
         if repeat is None or now < self._next:
             return
@@ -194,11 +194,11 @@ def repeat_here(ctx: RunContext) -> Repeat | None:
 def series_end(
     ctx: RunContext, ended: RunEnd, outcome: Outcome, sentence: str, *, cause: Cause | None
 ) -> tuple[Outcome, str]:
-    """Return this node's outcome and a sentence about it. In a `[repeat]` job, outcome and sentence are about
-    the whole series of runs, and the sentence names a failed run.
+    """Return this node's outcome and a sentence about it. In a `[repeat]` job, the outcome and the sentence
+    describe the whole series of runs, and the sentence names the first failed run.
 
-    ended: content of exit.json, from which `outcome` and `sentence` were made. cause: the process that failed
-    first in the first failed run, if known.
+    ended: content of exit.json. outcome, sentence: the result of classifying `ended`. cause: the process that
+    failed first in the first failed run, if known.
     """
     repeat = repeat_here(ctx)
     if repeat is None or outcome not in OF_A_RUN:
@@ -217,14 +217,14 @@ def series_end(
         first, why = classify(failed[0].ended or RunEnd(lost=True), cause)
         said = f"{_name(failed[0], repeat)}: {why}"
         if len(failed) > 1:
-            said = f"{len(failed)} of {len(runs.runs)} runs failed, the first of them was {said[0].lower()}{said[1:]}"
+            said = f"{len(failed)} of {len(runs.runs)} runs failed; the first was {said[0].lower()}{said[1:]}"
         return first, said
     if runs.failed_step is not None:
         return Outcome.FAILED, _step_sentence(runs.failed_step, repeat)
     if good == 0 and repeat.max_time is not None:
         return (
             Outcome.FAILED,
-            "[repeat] max_time was over before the first measured run, because the warm-up runs took all of it.",
+            "[repeat] max_time was reached before the first measured run, because the warm-up runs took all the time.",
         )
     if good < repeat.runs and not _was_over(ctx, runs, ended):
         return (
@@ -236,8 +236,7 @@ def series_end(
 
 
 def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[str]:
-    """Return warnings if the series ended before it had as many runs as wanted, or before its interval was
-    narrow enough."""
+    """Return warnings if the series has fewer runs than wanted, or if its confidence interval is too wide."""
     done = len(runs.measured)
     warnings = []
     if repeat.until is not None and repeat.decided_after is not None:
@@ -268,7 +267,7 @@ def _not_enough(word: Mapping[str, Any], metric: str, until: float) -> str:
 
 
 def _was_over(ctx: RunContext, runs: RepeatedRuns, ended: RunEnd) -> bool:
-    """Return whether the series was allowed to end before its largest number of runs."""
+    """Return whether the series had a valid reason to end before its largest number of runs."""
     if ctx.job.runs_together:
         return (read_json(ctx.rundir.turn) or {}).get("begins") is False
     limit = ctx.job.repeat.max_time if ctx.job.repeat is not None else None

@@ -25,8 +25,8 @@ _LONGEST_LINE = 4096
 """Longest line that is searched for the name of a network (bytes). Longer lines are skipped."""
 _PAUSE_SECONDS = 2.0
 _PROCESSES = 8
-"""If each process of a node has its own log, the logs of this many processes are searched. All processes
-choose the same network."""
+"""Number of processes whose logs are searched, if each process of a node has its own log. All processes of a
+node use the same network."""
 
 _MOST_WORDS = 32
 """Largest number of networks per library that are recorded. The number is limited, because the benchmark can
@@ -34,20 +34,21 @@ print any text that looks like such a name."""
 
 _WORD = rb"[A-Za-z0-9_.;+-]"
 _NAME = rb"(" + _WORD + rb"(?:[ A-Za-z0-9_.;+-]{0,38}" + _WORD + rb")?)"
-"""Regular expression of a network's name. NCCL's plugins have names like "AWS Libfabric"."""
+"""Regular expression that matches the name of a network transport. NCCL's plugins have names like "AWS
+Libfabric"."""
 
 
 @dataclass(frozen=True)
 class _Phrase:
-    """A kind of line in which a library prints its network, and the name under which the network is
-    recorded."""
+    """A pattern of lines in which a library prints the network that it uses, and the name under which bai
+    records the network."""
 
     library: str
     literal: bytes
     """Text that a line must contain before the line is searched with the pattern."""
     pattern: bytes
-    """Regular expression of the line. The expression is compiled only after a line contains the literal,
-    because few jobs print such lines."""
+    """Regular expression of the line. The expression is compiled only after a line contains the text
+    `literal`, because few jobs print such lines."""
     form: str
 
 
@@ -93,8 +94,8 @@ class TransportScan:
         self._found: dict[str, dict[str, None]] = {}
 
     def read(self, paths: Iterable[Path], *, ended: bool = False) -> dict[str, list[str]]:
-        """Read on, and return all networks found so far, by library. ended: whether the files are
-        complete."""
+        """Read the new content of the files, and return all networks found so far, by library. ended: whether
+        the files are complete."""
         for path in paths:
             self._read_file(path, ended=ended)
         return {library: list(words) for library, words in self._found.items()}
@@ -128,8 +129,8 @@ class TransportScan:
 
 
 def _piece(path: Path, start: int, size: int) -> bytes:
-    """Return a piece of a file. The piece is empty if the path is not a regular file, because the benchmark
-    can replace the file by anything."""
+    """Return a piece of a file. Return no bytes if the path is not a regular file, because the benchmark can
+    replace the file by anything."""
     with suppress(OSError), os.fdopen(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)
         return file.read(size)
@@ -146,8 +147,8 @@ class TransportLook:
         self._next = 0.0
 
     def __call__(self, *, ended: bool = False) -> None:
-        """Search the new output, unless it was searched just before. ended: whether the benchmark has
-        ended."""
+        """Search the new output for networks, but not more often than every two seconds. ended: whether the
+        benchmark has ended."""
         now = self._ctx.clock.monotonic()
         if now < self._next and not ended:
             return
@@ -173,7 +174,7 @@ class TransportLook:
             return
         message = (
             f"EFA was requested, but {library} uses sockets ({', '.join(sockets)}), which are many times slower: "
-            "the image lacks EFA's software or the library's plugin for it; see EFA in docs/many-nodes.md."
+            "the machine image lacks EFA's software or the library's EFA plugin; see EFA in docs/many-nodes.md."
         )
         self._ctx.warn_once(message)
 

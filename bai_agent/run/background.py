@@ -1,5 +1,5 @@
-"""Threads that run in parallel with the phases. One thread writes the heartbeat, and another copies the
-benchmark's output to the agent's stdout."""
+"""Threads that run in parallel with the phases of a run. One thread writes the heartbeat, and another copies
+the benchmark's output to the agent's stdout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bai_agent.runtime.poller import polling
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
-"""Seconds between two heartbeats. If the last heartbeat is older than four times this interval, the agent
-counts as dead."""
+"""Seconds between two heartbeats. An agent counts as dead if its last heartbeat is older than four of these
+intervals."""
 
 _CLAIMING_SECONDS = 0.5
 _POLL_SECONDS = 0.05

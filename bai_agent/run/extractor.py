@@ -1,5 +1,5 @@
-"""The extractor's process, `python -m bai_agent.run.extractor DIR`. The agent restarts the process until its
-work is done.
+"""The extractor's process, `python -m bai_agent.run.extractor DIR`. The agent restarts the process until all
+output has been extracted.
 
 The code that extracts is in `bai_agent/metrics/process.py`. Modules that only the agent or only the extractor
 process needs are imported in functions.
@@ -38,16 +38,16 @@ parent ends."""
 _NODE = "--node="
 """Option with the number of the node whose output is searched. The default is 0."""
 CAREFUL = "--careful"
-"""Option to record and time each search."""
+"""Option with which the process records each search and limits the search's time."""
 BLAME = "--blame"
-"""Option to switch off the search for a metric that was running when the previous process was killed."""
+"""Option to switch off one metric: the metric that the previous process searched for when it was killed."""
 SECRETS = "--secrets"
 """Option which says that standard input is a JSON list of secrets, which must not be quoted."""
 NO_QUOTES = "--no-quotes"
 """Option which says that the benchmark's output must not be quoted."""
 LEAVE_REST = signal.SIGUSR1
-"""Signal that makes the process skip the remaining output. SIGTERM is not used for this, because a machine
-that shuts down sends SIGTERM to all processes while the benchmark can still print.
+"""Signal that makes the process skip the remaining output. SIGTERM cannot have this meaning, because a
+machine that shuts down sends SIGTERM to all processes while the benchmark can still print.
 """
 
 _FIRST_PAUSE = 0.1
@@ -58,19 +58,20 @@ _TICK = 0.01
 _PROGRESS_LOOK = 0.25
 
 _LIVED = 10.0
-"""If a process ran for at least this long, the pause before its restart is the shortest again (seconds)."""
+"""Running time of a process after which the pause before its restart is the shortest pause again
+(seconds)."""
 _PR_SET_PDEATHSIG = 1
 _LOCK_SECONDS = 5.0
 """Longest wait for the lock that an earlier extractor process holds until it has ended (seconds)."""
 
 
 def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
-    """Return the options for the next process, after a process with the options `flags` ended with
-    `returncode` (as in `subprocess`).
+    """Return the options for the next extractor process. flags: the options of the process that has ended.
+    returncode: the exit code of that process, as in `subprocess`.
 
-    `watchdog.py` explains the options. After the search timer killed a process without options, the next
-    process gets `--careful`. After it killed a process with `--careful`, the next process also gets
-    `--blame`. After any other end, the next process gets no options.
+    `watchdog.py` explains the options. If the search timer killed a process without options, the next process
+    gets `--careful`. If the search timer killed a process with `--careful`, the next process also gets
+    `--blame`. If the process ended for another reason, the next process gets no options.
     """
     # Imported here, because `search_limit` imports all code that reads numbers.
     from bai_agent.metrics.search_limit import ENDS_WITH
@@ -81,8 +82,8 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
 
 
 class ExtractorProcess:
-    """Handle of the extractor process of one run directory. The methods must be called from the main thread,
-    because the kernel kills the child process when the thread that started it ends."""
+    """Handle of the extractor process of one run directory. Only the main thread may call the methods,
+    because the kernel kills the child process when the thread that started the child ends."""
 
     def __init__(self, rundir: RunDir, *, node: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._rundir = rundir
@@ -109,8 +110,8 @@ class ExtractorProcess:
     def start(self, *, secrets: Sequence[str] | None = ()) -> None:
         """Start the extractor process, unless it already runs.
 
-        secrets: texts that the process must not quote from the benchmark's output. If None, the secrets are
-        unknown, and the process quotes nothing.
+        secrets: texts that the process must not quote from the benchmark's output. None means that the
+        secrets are unknown, so the process must not quote any output.
         """
         self._wanted = True
         self._secrets = secrets
@@ -148,7 +149,7 @@ class ExtractorProcess:
     def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Wait until the process has extracted all output. Return whether it has.
 
-        The wait also ends when `over()` returns True, or after STALL_SECONDS without progress.
+        The function also returns when `over()` returns True, or after STALL_SECONDS without progress.
         """
         progress, since = None, self._clock()
         next_look = since + _PROGRESS_LOOK
@@ -168,9 +169,9 @@ class ExtractorProcess:
 
     def finish_early(self, *, within: float) -> bool:
         """Tell the process to skip the rest of the output and to record the size of the rest in
-        `extracted.json`. Return whether the process did so.
+        `extracted.json`. Return whether the process recorded the size.
 
-        A process that does not end within `within` seconds is killed.
+        The process is killed if it does not end within `within` seconds.
         """
         from subprocess import TimeoutExpired
 
@@ -224,7 +225,7 @@ class ExtractorProcess:
         try:
             errors = self._rundir.agent_log.open("ab")
         except OSError as error:  # the benchmark may have deleted the run directory
-            log.warning("the extractor's errors are not logged: %s", error)
+            log.warning("the extractor's messages are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
         with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:
             # The child process inherits the blocked signal LEAVE_REST. The signal stays pending until the
@@ -304,8 +305,8 @@ def _numbers(options: Sequence[str], prefix: str) -> list[int]:
 
 
 def _anonymous_file(content: bytes) -> BinaryIO:
-    """Return a file in memory that is positioned at its start. A pipe could block, and on a disk the secrets
-    could remain."""
+    """Return a file in memory that is positioned at its start. A pipe is not used, because writing to a pipe
+    could block. A file on a disk is not used, because the secrets could remain on the disk."""
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
     file.write(content)
     file.seek(0)
@@ -323,7 +324,7 @@ def _die_with(parent: int) -> bool:
 
 
 def _hide(_: str) -> str:
-    return "(not shown: it may hold a secret)"
+    return "(not shown: may contain a secret)"
 
 
 def _log_to_stderr(redactor: Redactor) -> None:

@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from bai_agent.sinks.sink import Sink
 
 _HURRY = 5.0
-"""After a signal to stop, the agent takes at most this long to deliver pending records (seconds)."""
+"""Longest time for the delivery of pending records after a signal to stop (seconds)."""
 
 _POWER_OFF_GRACE = timedelta(seconds=1)
 _POWER_OFF_HURRY = 0.9
-"""Grace period, and time to deliver pending records (seconds), if the machine shuts down. A process that runs
-for more than 5 s delays the shutdown."""
+"""Grace period, and time to deliver pending records (seconds), when the machine shuts down. The times are
+short, because a process that runs for more than 5 s delays the shutdown."""
 
 
 def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
-    """Return an uploader for this node's part of the job store. The uploader is not started."""
+    """Return an uploader for this node's part of the job store. The returned uploader is not started yet."""
     # Imported here because this module loads the modules for S3.
     from bai_agent.sinks.job_store.uploader import StoreUploader
 
@@ -64,7 +64,7 @@ def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
 
 
 class KeepsCheckpoints(Protocol):
-    """A thread that saves the checkpoints of a generation: `CheckpointThread`."""
+    """A thread that saves the checkpoints of a generation, such as `CheckpointThread`."""
 
     @property
     def generation(self) -> int: ...
@@ -74,8 +74,8 @@ class KeepsCheckpoints(Protocol):
         ...
 
     def end(self) -> None:
-        """Tell the thread to save the last checkpoint now. Called when no process of the benchmark is running
-        any more."""
+        """Tell the thread to save the generation's last checkpoint now, because no process of the benchmark
+        is running any more."""
         ...
 
     def keeps_within(self, limit_s: float) -> bool:
@@ -84,8 +84,8 @@ class KeepsCheckpoints(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Tell the thread to save no more checkpoints. If an upload is unfinished, its checkpoint is reported
-        as not saved."""
+        """Tell the thread to save no more checkpoints. A checkpoint whose upload is unfinished is reported as
+        not saved."""
         ...
 
     def is_alive(self) -> bool: ...
@@ -108,8 +108,8 @@ class RunContext:
     extractor: ExtractorProcess
     node: Node = field(default_factory=Node)
     node_store: NodeStore | None = None
-    """This node's part of a remote job store. None if the run directory itself is the node's part of the
-    store."""
+    """This node's part of a remote job store. None if there is no remote job store: the run directory is then
+    already in the store."""
     monitor: PeerMonitor | None = None
     """Monitor of the other nodes of a fixed job. None if the job is elastic or has only one node."""
     elastic: ElasticMonitor | None = None
@@ -121,9 +121,10 @@ class RunContext:
     sinks_started: bool = False
     """Whether the sinks that the job descriptor lists have been started."""
     role: Role = Role.COMPUTE
-    """This node's role in the job, which is known after the nodes have met."""
+    """This node's role in the job, which is known after the `join` phase."""
     is_served: bool = False
-    """Whether other nodes only serve this node. The serving nodes end after this node's benchmark."""
+    """Whether the other nodes only run programs for this node's benchmark. The other nodes then end after
+    this node's benchmark."""
     probe: EnvironmentProbe | None = None
     """Probe that collects the properties of the machine. The probe is not started if the benchmark was
     started before."""
@@ -163,15 +164,15 @@ class RunContext:
     returns warnings."""
     phase: str = "prepare"
     reason: StopReason | None = None
-    """Reason for which the agent ended the run or its current generation. None if the agent did not end
-    it."""
+    """Reason for which the agent ended the run or its current generation. None if the agent ended neither."""
     between_generations: bool = False
     """Whether the run ended while no generation was running, after a failure and before the restart."""
     cut_short: dict[str, float] = field(default_factory=dict)
     """Duration of the phase that was interrupted (seconds), by the phase's name."""
     outcome: Outcome = Outcome.AGENT_ERROR
     umask: int = 0o022
-    """The umask of the agent's caller. The benchmark gets this umask if it runs as the same user."""
+    """The umask of the agent's caller. The benchmark gets the caller's umask if it runs as the agent's
+    user."""
     runs_python: bool = False
     """Whether one of the benchmark's processes was a Python."""
     static_program: str | None = None
@@ -208,8 +209,8 @@ class RunContext:
         return scripts_folder(self.job, self.rundir)
 
     def sink_errors(self) -> dict[str, str | None]:
-        """Return the current error of each sink by the sink's display name. The error is None if the sink
-        delivers."""
+        """Return the current error of each sink by the sink's display name. The error is None if the sink is
+        delivering records."""
         return {sink.name: sink.error for sink in self.sinks}
 
     def begin_generation(self, rundir: RunDir) -> None:
@@ -221,8 +222,8 @@ class RunContext:
         self.watch.begin_generation(rundir)
 
     def stops_of_generation(self) -> list[StopEvent]:
-        """Return the stop events since the decision that started this generation. For the first generation,
-        return all stop events so far."""
+        """Return the events about orders to stop since the decision that started this generation. For the
+        first generation, return all such events of the run."""
         found: list[StopEvent] = []
         for each in self.events.seen:
             if isinstance(each, StopEvent):
@@ -255,11 +256,11 @@ class RunContext:
         self.events.add(WarningEvent(message=message))
 
     def began(self, phase: str) -> float | None:
-        """Return when this or an earlier agent of the run began a phase (time of the monotonic clock). None
+        """Return the time at which this or an earlier agent of the run began a phase (monotonic clock). None
         if the phase has not begun.
 
-        After a reboot, the time is computed from the time of day. Within one boot, the time of day is not
-        used, because somebody can have changed it.
+        Only after a reboot, the result is computed from the time of day, because the time of day can be
+        changed.
         """
         boot = None
         for event in self.events.seen:
@@ -278,8 +279,8 @@ class RunContext:
 
     @property
     def top_folder(self) -> Path:
-        """Folder of the job store, or the run directory if the store is not a local folder. Folders above it
-        do not belong to bai."""
+        """Folder of the job store, or the run directory if the store is not a local folder. The folders above
+        the returned folder do not belong to bai."""
         store = self.record.store if self.record is not None else None
         return store.folder if isinstance(store, DirectoryStore) else self.rundir.path
 
@@ -304,8 +305,8 @@ class RunContext:
     def grace(self) -> timedelta:
         """Return the time from SIGTERM to SIGKILL for the benchmark.
 
-        If it is known when the machine will be terminated, the grace period is the remaining time minus the
-        time for delivering records.
+        The grace period is shorter if the machine will be terminated at a known time. The grace period is
+        then the remaining time minus the time for delivering records.
         """
         wanted = self.job.limits.grace
         if self.goes_down:

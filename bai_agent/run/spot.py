@@ -4,7 +4,8 @@ spot instance.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: the notice comes
 two minutes before an interruption, and applications should check every 5 seconds.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a rebalance recommendation
-comes earlier and is not always followed by a notice. Therefore, a recommendation does not stop the run.
+comes earlier and is not always followed by a notice. Therefore, a rebalance recommendation does not stop the
+run.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 PAUSE_S = 5.0
 """Seconds between two checks, as AWS advises."""
 _LONGEST_NOTICE_S = 120.0
-"""Longest time from a notice to the interruption (seconds). If this machine's clock is slow, the computed
-time is too long, and is limited to this value."""
+"""Longest time from a notice to the interruption (seconds). A computed time is limited to this value, because
+the computed time is too long if this machine's clock is slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class SpotNotice(Poller):
             self._look_for_notice,
             name="spot",
             pause_s=lambda: pause_s,
-            failure="cannot see whether EC2 takes this instance back",
+            failure="cannot check whether EC2 interrupts this instance",
         )
         self._environment = environment
         self._warn = warn
@@ -77,7 +78,7 @@ class SpotNotice(Poller):
             return True
         self._is_spot = True
         if not self._is_warned and self._ask("events/recommendations/rebalance") is not None:
-            self._recommended = "EC2 recommends leaving this spot instance, because EC2 is more likely to take it back than others."
+            self._recommended = "EC2 recommends leaving this spot instance, because EC2 will probably interrupt this instance."
             self._is_warned = True
         notice = self._ask("spot/instance-action")
         if notice is not None:
@@ -88,8 +89,8 @@ class SpotNotice(Poller):
         return read_if_there(name, environment=self._environment)
 
     def _read(self, notice: str) -> StopReason:
-        """Return the reason to stop that follows from a notice such as `{"action": "terminate", "time":
-        "2017-09-18T08:22:00Z"}`."""
+        """Return the reason to stop that EC2's notice gives. notice: text such as `{"action": "terminate",
+        "time": "2017-09-18T08:22:00Z"}`."""
         action, at, left = "take back", "", _LONGEST_NOTICE_S
         try:
             found = decode(_Notice, notice, where="spot/instance-action")

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOW_DISK_BYTES = 4 * 2**20
-"""The run ends if the run directory's file system has less free space than this (bytes). The rest is enough
-for the run's result."""
+"""Smallest free space on the run directory's file system with which the run continues (bytes). The run's
+result fits in this space."""
 
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of the cancel file, and between two checks of the free disk space."""
@@ -46,8 +46,8 @@ FIRST_ANSWER_S = 3.0
 """Longest wait for the store's first answer to whether the job is cancelled (seconds). A reachable store
 answers in a fraction of a second."""
 _LEAVE_SECONDS = 15.0
-"""A node whose machine will be terminated waits at most this long for the decision that the next generation
-runs without this node (seconds)."""
+"""Longest wait of a node whose machine will be terminated (seconds). The node waits for the decision that the
+next generation runs without it."""
 
 
 def stop_sources(
@@ -63,8 +63,8 @@ def stop_sources(
 ) -> list[StopSource]:
     """Return all sources of reasons to stop this run, in the order in which they are queried.
 
-    cancelled: see `Cancel`. spot: source of EC2's spot notices; None elsewhere. peers: monitor of the other
-    nodes, if the job has other nodes. elastic: the same monitor, if the job is elastic.
+    cancelled: see `Cancel`. spot: source of EC2's spot notices; None outside EC2. peers: monitor of the other
+    nodes, if the job has several nodes. elastic: the monitor of the other nodes again, if the job is elastic.
     """
     if spot is not None and elastic is not None:
         spot = LeavesByNotice(spot, elastic)
@@ -144,7 +144,8 @@ class LeavesByNotice:
 
 class MaxRuntime:
     """Reports that the benchmark has run for longer than `limits.max_runtime`. A node that only serves
-    another node ignores the limit: it started earlier, and the other node ends in time."""
+    another node ignores the limit, because the serving node started earlier and ends together with the other
+    node."""
 
     def __init__(self, limits: Limits, *, peers: NodeMonitor | None = None) -> None:
         self._limit = limits.max_runtime
@@ -219,8 +220,8 @@ class NoOutput:
         return self._clock.monotonic() - self._last_output
 
     def _generation_seconds(self, running_s: float) -> float:
-        """Return how long this generation has run (seconds). Silence is not counted from before the
-        generation's start."""
+        """Return how long this generation has run (seconds). The silence of a benchmark is measured only from
+        the start of its generation."""
         return running_seconds(read_started(self._rundir)) if self._rundir.generation else running_s
 
     def _set_forward(self) -> float:
@@ -233,8 +234,8 @@ class NoOutput:
 
 
 class _ProcessLogs:
-    """The logs of the benchmark's single processes. Only these files contain incomplete lines, and lines that
-    mpirun passes to another node."""
+    """The logs of the benchmark's single processes. Incomplete lines, and lines that mpirun passes to another
+    node, are only in these logs and not in the benchmark's log."""
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._folder = folder
@@ -243,8 +244,8 @@ class _ProcessLogs:
         self._found = (0, 0)
 
     def look(self) -> tuple[int, int]:
-        """Return the total size of the logs and the time of their last change (ns). Both are 0 if there are
-        no logs."""
+        """Return the total size of the logs and the time of their last change (ns). Both numbers are 0 if
+        there are no logs."""
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
             with suppress(FileNotFoundError, NotADirectoryError), user_rights(folder_owner(self._folder)):
@@ -260,8 +261,8 @@ class Cancel:
     """Reports a request to cancel the job, which is a file in the run directory or an object in the job
     store.
 
-    cancelled: function that returns at once whether the store has a cancel request, as far as known. It can
-    raise StoreError.
+    cancelled: function that returns, without waiting, whether a cancel request is known to be in the store.
+    The function can raise StoreError.
     """
 
     def __init__(self, rundir: RunDir, *, cancelled: Callable[[], bool], clock: Clock = CLOCK) -> None:
@@ -312,11 +313,11 @@ class CancelLook(Poller):
         self._looked, self._seen = threading.Event(), threading.Event()
 
     def cancelled(self) -> bool:
-        """Return the store's last answer. Only the first call waits for an answer, for at most
-        `first_answer_s` seconds.
+        """Return the store's last answer. The first call of this method waits for an answer, for at most
+        `first_answer_s` seconds. Later calls do not wait.
 
-        Without the wait, a job that was cancelled before its machine was ready would still start, and a short
-        benchmark would succeed.
+        If the first call did not wait, a job that was cancelled before its machine was ready would still
+        start, and a short benchmark would succeed.
         """
         if not self._looked.wait(self._first_answer_s):
             self._looked.set()
@@ -334,7 +335,7 @@ class CancelLook(Poller):
 class DiskFull:
     """Ends the run if less than `LOW_DISK_BYTES` is left on the run directory's file system.
 
-    free_bytes: function that works like `free_bytes` of this module.
+    free_bytes: function that returns the free space, like this module's function `free_bytes`.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """Runs a benchmark's container for the shim: `python -I -S container_run.py FOLDER PODMAN ARGUMENT...`.
 
-The container engine is a child of this program. The engine's monitor also becomes a child, so this program
-can signal all processes of the container and wait for their end. To the shim, this program behaves like a
-command: the container's processes are in the cgroup that counts this program's memory, and SIGTERM reaches
-each of them. This program exits with the container's exit code, or by the signal that terminated the
-container.
+podman is a child process of this program. podman's monitor becomes a child process of this program as well,
+so this program can signal all processes of the container and wait for their end. For the shim, this program
+behaves like a command without a container. The container's processes are in the cgroup that counts this
+program's memory, and SIGTERM reaches each of these processes. This program exits with the container's exit
+code, or by the signal that terminated the container.
 
-Standard library only, like the shim.
+This program uses only the standard library, as the shim does.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from bai_agent.shim.spawn import REPORT, adopt_orphans, report
 PIDFILE, CIDFILE = "container.pid", "container.id"
 """Files in FOLDER to which podman writes the pid of the container's first process and the container's id."""
 _ENGINE_FAILED = (125, 126, 127)
-"""Exit codes of podman if the container did not start. A program in the container can exit with the same
-codes."""
+"""Exit codes of podman if the container did not start. A program in the container can exit with one of these
+codes as well."""
 _SIGNAL = 128
-"""An exit code above this number is this number plus the signal that terminated the process."""
+"""Number that podman adds to the number of the signal that terminated the process. The sum is podman's exit
+code."""
 _TICK_S = 0.02
 _CALM_S = 0.5
 """Longest wait for a signal while this program has nothing to do for the container (seconds)."""
 _SETTLE_S = 2.0
-"""For this long after the start, the engine possibly moves the container's processes into its own cgroup
-(seconds)."""
+"""Time after the container's start in which podman possibly moves the container's processes into podman's own
+cgroup (seconds)."""
 _REMOVAL_S = 15.0
 """Time limit for the engine's monitor to remove the container and to exit (seconds)."""
 _HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -62,10 +63,11 @@ class ContainerRun:
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
         )
         self._begun = 0.0
-        """Time at which the container's first process was seen (monotonic clock). 0 before that."""
+        """Time at which this program first saw the container's first process (monotonic clock). 0 as long as
+        the process has not been seen."""
         self._monitors: set[int] = set()
-        """Pids of this process's children except the engine, when the container began. This is the engine's
-        monitor."""
+        """Pids of this process's children except podman, when the container began. The only such child is
+        podman's monitor."""
         self._is_told = False
         self._to_tell = False
 
@@ -95,8 +97,8 @@ class ContainerRun:
 
     @property
     def _is_calm(self) -> bool:
-        """Whether the container has settled and no signal must be passed on. The processes then need not be
-        checked."""
+        """Whether the container's processes do not have to be checked: podman moves no processes any more,
+        and no signal must be passed on."""
         has_settled = self._begun > 0 and time.monotonic() > self._begun + _SETTLE_S
         return has_settled and self._to_tell == self._is_told
 
@@ -127,8 +129,8 @@ class ContainerRun:
         return {each.pid for each in processes if each.parent == os.getpid() and each.pid != self._engine.pid}
 
     def _reap(self) -> int | None:
-        """Reap the children that have ended. Return the engine's exit code if it was among them, `_CHILDLESS`
-        if no children are left, and None otherwise."""
+        """Reap the children that have ended. Return podman's exit code if podman has ended, `_CHILDLESS` if
+        no children are left, and None otherwise."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -142,7 +144,7 @@ class ContainerRun:
 
 
 _CHILDLESS = -1000
-"""Return value of `_reap` if no children are left. No exit code or signal has this number."""
+"""Return value of `_reap` if no children are left. The value differs from each exit code and each signal."""
 
 
 def _take_into_own_group(contained: list[Process]) -> None:

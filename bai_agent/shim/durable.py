@@ -1,4 +1,5 @@
-"""The shim's lock and the files that it writes. After any kill, each file is complete or absent."""
+"""The shim's lock and the files that it writes. Whenever the shim is killed, each file is either complete or
+absent."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LOCK_WAIT_S = 2.0
-"""Longest wait for the lock (seconds). A process that only checks whether the lock is held also takes it for
-a moment."""
+"""Longest wait for the shim's lock (seconds). The wait is needed because a process that only checks whether
+the lock is held takes the lock for a moment."""
 _RESERVED = 8192
 _FULL_WAIT_S = 5.0
 """Longest wait for space on a full disk, while the agent frees the reserved space (seconds)."""

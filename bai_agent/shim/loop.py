@@ -20,8 +20,8 @@ from bai_agent.shim.spawn import USAGE, Spawned
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
 _READ_SIZE = 256 * 1024
 _PIPE_SIZES = (16 * 1024 * 1024, 1024 * 1024, 256 * 1024)
-"""Sizes to try for the FIFO, in this order (bytes). The first size needs CAP_SYS_RESOURCE. The second size is
-the default of /proc/sys/fs/pipe-max-size, which is allowed for every user.
+"""Sizes to try for the FIFO, in this order (bytes). 16 MiB needs CAP_SYS_RESOURCE. 1 MiB is the default of
+/proc/sys/fs/pipe-max-size, which is allowed for every user.
 """
 
 
@@ -30,8 +30,8 @@ class Fifo:
 
     The FIFO is open for reading *and* writing, so that no writer ever waits for a reader or gets EPIPE. The
     FIFO is as large as the kernel allows, so that lines of several writers do not mix. POSIX guarantees
-    unmixed lines only up to PIPE_BUF (4096) bytes. Linux also keeps the pipe locked during the write of a
-    longer line, if the pipe has room for the line.
+    unmixed lines only up to PIPE_BUF (4096) bytes. On Linux, longer lines are not mixed either if the pipe
+    has enough space, because Linux locks the pipe during each write.
     """
 
     def __init__(self, path: str, copy: str, *, owner: tuple[int, int] | None) -> None:
@@ -94,8 +94,8 @@ class Fifo:
         return True
 
     def close(self) -> int:
-        """Remove the FIFO, because later writers would wait for ever. Return the number of bytes that were
-        not copied."""
+        """Remove the FIFO, because processes that write to the FIFO later would wait forever. Return the
+        number of bytes that were not copied."""
         waiting = self._waiting()
         try:
             os.unlink(self._path)
@@ -130,20 +130,20 @@ class Loop:
     def _forget(self) -> None:
         self._benchmark: Spawned | None = None
         self.status: int | None = None
-        """Wait status of the benchmark. None until it has ended."""
+        """Wait status of the benchmark. None until the benchmark has ended."""
         self.usage: Any = None
         self.ended = 0.0
         self._child_ended = 0.0
         """Time of the last SIGCHLD (monotonic clock)."""
         self.output_bytes: int | None = None
-        """Size of the output file when the benchmark ended (bytes). Later output comes from processes that
-        the benchmark left behind."""
+        """Size of the output file when the benchmark ended (bytes). Output after this size comes from
+        processes that the benchmark left running."""
         self.emit_bytes: int | None = None
         """Number of bytes that had been emitted when the benchmark ended."""
         self.exec_error: dict[str, Any] | None = None
         self.before: tuple[float, ...] | None = None
-        """Resources that the process had used before the command's first instruction, as in `spawn.USAGE`.
-        None if no instruction of the command ran."""
+        """Resources that the benchmark's process had used before the command began, as in `spawn.USAGE`. None
+        if the command did not begin."""
         self.childless = False
         """Whether all of the benchmark's processes have ended."""
 
@@ -153,8 +153,8 @@ class Loop:
         self._benchmark = benchmark
 
     def pump(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` seconds for an event. Then copy emitted bytes, and reap processes that have
-        ended."""
+        """Wait up to `timeout_s` seconds for an event. After the wait, copy emitted bytes, and reap processes
+        that have ended."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if not self._fifo.stuck:
@@ -174,8 +174,8 @@ class Loop:
             self.pump(min(tick, left))
 
     def reap(self) -> None:
-        """Reap all processes that have ended: the benchmark, and its orphans, which become the shim's
-        children."""
+        """Reap all processes that have ended: the benchmark's process, and orphaned processes of the
+        benchmark, which become children of the shim."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -200,7 +200,7 @@ class Loop:
                 self.helper = 0
 
     def note_sizes(self) -> None:
-        """Record the current sizes. Everything printed and emitted until now belongs to the benchmark."""
+        """Record the current sizes of the benchmark's output: all bytes printed and emitted until now."""
         self.output_bytes = os.fstat(self._output).st_size
         self.emit_bytes = self._fifo.emitted
 
@@ -222,8 +222,8 @@ class Loop:
 
 
 def _read_report(descriptor: int) -> tuple[tuple[float, ...] | None, dict[str, Any] | None]:
-    """Return the resources that the process had used before its exec, and the error if the exec failed. Each
-    is None if it was not reported."""
+    """Return the resources that the process had used before its exec, or None if the process did not report
+    them. Also return the exec's error, or None if there was no error."""
     content = b""
     while part := os.read(descriptor, 65536):
         content += part

@@ -21,7 +21,7 @@ version."""
 
 
 class MemoryGroup:
-    """The cgroup of one shim's benchmark. `remove` deletes it once all processes in it have ended."""
+    """The cgroup of one shim's benchmark. `remove` deletes the cgroup after all its processes have ended."""
 
     def __init__(self, folder: str, version: int) -> None:
         """Create the group. Raises OSError."""
@@ -31,7 +31,8 @@ class MemoryGroup:
         self.kills_file = kills_file(folder, version)
         try:
             self.members = os.open(f"{folder}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-            """File descriptor of `cgroup.procs`. A process that writes "0" to this file enters the group."""
+            """File descriptor of `cgroup.procs`. A process that writes "0" to the file becomes a member of
+            the cgroup."""
         except OSError:
             _remove(folder)
             raise
@@ -46,8 +47,8 @@ class MemoryGroup:
             return None
 
     def remove(self) -> None:
-        """Delete the group. If the group still has processes, the next call of `remove_abandoned_groups`
-        deletes it."""
+        """Delete the cgroup. A cgroup that still has processes is deleted by the next call of
+        `remove_abandoned_groups`."""
         os.close(self.members)
         _remove(self._folder)
 
@@ -67,8 +68,8 @@ def make_memory_group() -> MemoryGroup | None:
 
 
 def remove_abandoned_groups() -> None:
-    """Delete the groups that killed shims left below this process's group. Groups that still have processes
-    are not deleted."""
+    """Delete the cgroups below this process's cgroup that were left by killed shims. Cgroups that still have
+    processes are not deleted."""
     if (found := own_memory_group()) is not None:
         _remove_abandoned(found[0])
 
@@ -122,7 +123,7 @@ def _remove_abandoned(parent: str) -> None:
 
 
 def _hands_down(folder: str) -> bool:
-    """Return whether the groups below this version 2 group count memory."""
+    """Return whether the child cgroups of this cgroup (version 2) count memory."""
     try:
         with open(f"{folder}/cgroup.subtree_control", "rb") as file:
             return b"memory" in file.read().split()
@@ -166,9 +167,10 @@ class OomWatch:
         """Return whether the kernel killed a process of the benchmark because memory ran out. code, signal:
         how the benchmark ended.
 
-        A kill that the shim's or the benchmark's cgroup counted is a kill of the benchmark. The machine's
-        counter includes other programs. The machine's counter is therefore used only after a SIGKILL (of the
-        benchmark, or reported by its shell), or after any failure if there is no cgroup counter.
+        An out-of-memory kill that the shim's or the benchmark's cgroup counted is a kill of the benchmark.
+        The machine's counter also counts kills of other programs. The machine's counter is therefore used
+        only if SIGKILL ended the benchmark, or if the benchmark's shell reported SIGKILL. If there is no
+        cgroup counter, the machine's counter is used after any failure.
         """
         if code is None and signal is None:
             return False

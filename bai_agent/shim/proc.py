@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUN_MARKER = "BAI_RUN_DIR"
-"""Environment variable in the benchmark's environment. Processes that inherit the variable can be assigned to
-their run."""
+"""Environment variable of the benchmark with the path of the run directory. It shows to which run a process
+belongs."""
 _MOST_PYTHONS = 8
-"""Largest number of Python processes that are returned. The number is enough for a node's ranks, but not for
-all data loaders."""
+"""Largest number of Python processes that are returned. The limit is large enough for a node's ranks, but too
+small for all data loaders."""
 
 
 class Process:
@@ -40,12 +40,12 @@ class Process:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Identity of the process within this boot."""
+        """Pid and start time, which identify the process until the next reboot."""
         return self.pid, self.start
 
 
 def read_process(pid: int) -> Process | None:
-    """Return the process with this pid. None if it does not exist or is hidden.
+    """Return the process with this pid. Return None if the process does not exist or is hidden.
 
     With the mount option hidepid, the files of other users' processes do not exist in /proc or cannot be
     read: proc(5).
@@ -64,8 +64,8 @@ def all_processes() -> list[Process]:
 
 
 def child_pids() -> list[int]:
-    """Return the pids of this thread's children, including hidden processes. Empty if the kernel does not
-    list children."""
+    """Return the pids of this thread's children, including hidden processes. Return an empty list if the
+    kernel does not list children."""
     try:
         with open("/proc/thread-self/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -74,7 +74,7 @@ def child_pids() -> list[int]:
 
 
 def descendants(roots: set[int], processes: list[Process]) -> list[Process]:
-    """Return those of `processes` that descend from the pids `roots`, without zombies and roots."""
+    """Return all descendants of the pids `roots` in `processes`, except the roots and zombies."""
     children: dict[int, list[Process]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process)
@@ -93,7 +93,7 @@ def descendants(roots: set[int], processes: list[Process]) -> list[Process]:
 
 def send_signal(process: Process, number: int) -> bool:
     """Send a signal to exactly this process, never to another process with the same pid. Return whether the
-    signal was sent."""
+    process got the signal."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -122,8 +122,8 @@ def own_usage() -> dict[str, Any]:
     """Return `cpu_seconds` (user and system) and `peak_memory_bytes` of this process without its children.
 
     `peak_memory_bytes` is None if the kernel does not report it. The maximum of getrusage(2) is not used,
-    because a child starts with the maximum of its parent: after an exec, a small child of a large parent
-    would look large.
+    because a child process starts with the maximum of its parent. Even after an exec, a small child of a
+    large parent would seem large.
     """
     peak = None
     try:

@@ -1,8 +1,9 @@
-"""Starts the runs of a `[repeat]` job one after the other, in the shim's process. Standard library only.
+"""Starts the runs of a `[repeat]` job one after the other, in the shim's process. This module uses only the
+standard library.
 
-The shim adds a line to `repeats.jsonl` before each run's first instruction, and a line after the run's last
-process has ended. With these lines, readers can assign output to runs. No run is ever started twice, because
-a shim that dies is not replaced.
+The shim adds a line to `repeats.jsonl` right before each run begins, and another line after the run's last
+process has ended. The lines show which output belongs to which run. No run is ever started twice, because a
+shim that dies is not replaced.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ _SUMS = (
 
 
 class RepeatRunner:
-    """Runs the benchmark several times, as the order's `repeat` says."""
+    """Runs the benchmark several times, as the table `repeat` of the order describes."""
 
     def __init__(self, shim: Commands, order: dict[str, Any], *, none: dict[str, Any]) -> None:
-        """none: result that `run` returns if no command was started, with the keys of exit.json."""
+        """none: result with the keys of exit.json that `run` returns if no command was started."""
         self._shim = shim
         self._order, self._none = order, none
         self._repeat: dict[str, Any] = order["repeat"]
@@ -68,7 +69,7 @@ class RepeatRunner:
         self._ends: list[dict[str, Any]] = []
         """Results of all runs, and of preparations and clean-ups that failed."""
         self._failed: dict[str, Any] | None = None
-        """Result of the first command that failed. None if no command has failed."""
+        """Result of the first command that failed. None as long as no command has failed."""
 
     def run(self) -> dict[str, Any]:
         """Run all runs of the series. Return the result of the series, with the keys of exit.json."""
@@ -81,7 +82,7 @@ class RepeatRunner:
         return self._total(wall=time.monotonic() - begun)
 
     def _plan(self) -> Iterator[int | None]:
-        """Yield the number of each run, or None for a warm-up run. Warm-up runs come first."""
+        """Yield None for each warm-up run, and then the number of each other run."""
         for _ in range(self._repeat["warmup_runs"]):
             yield None
         yield from range(self._repeat["runs"])
@@ -159,7 +160,7 @@ class RepeatRunner:
             self._failed = ended
 
     def _is_over(self, number: int, repeat: int | None, begun: float) -> bool:
-        """Return whether the series ends before this run."""
+        """Return whether the series ends now, without the run `number`."""
         if self._repeat["runs_together"]:
             return number > 0 and not self._begins(number, repeat)
         arms = max(1, len(self._repeat["arms"]))
@@ -171,8 +172,8 @@ class RepeatRunner:
         return late or self._is_enough(repeat)
 
     def _begins(self, number: int, repeat: int | None) -> bool:
-        """In a job whose nodes start each run together, wait for the coordinator's decision. Return whether
-        this run begins."""
+        """Return whether the run `number` begins, after waiting for the coordinator's decision. Only jobs
+        whose nodes start each run together need this decision."""
         self._lines.append({"event": "ready", "run": number, "repeat": repeat, "time": now_ms()})
         while not self._shim.asked_to_stop():
             word = self._word("turn")
@@ -182,7 +183,8 @@ class RepeatRunner:
         return False
 
     def _is_enough(self, repeat: int | None) -> bool:
-        """Return whether the completed runs are enough. If the agent decides this, wait for its decision."""
+        """Return whether the completed runs are enough. The method waits for the agent's decision, if the
+        agent decides."""
         first = self._repeat["decided_after"]
         if first is None or repeat is None or repeat < first:
             return False
@@ -202,8 +204,8 @@ class RepeatRunner:
         return word if isinstance(word, dict) else {}
 
     def _total(self, *, wall: float) -> dict[str, Any]:
-        """Return the result of the first command that failed, or else the last result, with the resources of
-        all runs added up."""
+        """Return the result of the whole series: the result of the first failed command, or the last result
+        if no command failed. The resources of all runs are added up."""
         if not self._ends:
             # Stopped before the first run finished: report that it never ran.
             never_ran = {"output_bytes": 0, "emit_bytes": 0, "wall_seconds": round(wall, 6)}

@@ -11,8 +11,8 @@ imported modules stay in memory as long as the benchmark runs, so the shim impor
 standard library.
 
 Errors before the benchmark runs are printed to stderr, and the exit code is 1. The exit code is 2 if the
-order was incomplete because its writer was killed, 3 if another shim holds the run directory's lock, and 4 if
-the benchmark was started before.
+order was incomplete, because the agent that wrote the order was killed. It is 3 if another shim holds the run
+directory's lock, and 4 if the benchmark was started before.
 """
 
 from __future__ import annotations
@@ -57,26 +57,28 @@ _TICK_S = 0.2
 _WORD_TICK_S = 0.005
 """Between two runs, seconds between two checks for the agent's decision."""
 _SETTLE_S = 0.5
-"""After the benchmark has ended, its remaining processes have this long to end by themselves (seconds)."""
+"""Time after the benchmark's end in which its remaining processes can end by themselves (seconds)."""
 _FILTER_GRACE_S = 5.0
-"""After the benchmark has ended, a filter such as `tee` has this long to pass on the benchmark's output
+"""Time after the benchmark's end in which a filter such as `tee` can write the rest of the benchmark's output
 (seconds)."""
 _LEFT_BEHIND_GRACE_S = 5.0
 _SHUTDOWN_GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL if the shim itself gets a signal to end, which means that the machine shuts
 down."""
 _SAME_SIGNAL_S = 0.5
-"""A SIGTERM to the benchmark and a SIGTERM to the shim within this time count as one shutdown (seconds)."""
+"""Longest time between a SIGTERM to the benchmark and a SIGTERM to the shim if both belong to the same
+shutdown (seconds)."""
 _KILL_LIMIT_S = 10.0
 """Longest wait for processes in uninterruptible sleep, which survive SIGKILL (seconds)."""
 _DISK_FULL_LIMIT_S = 5.0
 
 
 _QUEUE = 128
-"""Largest number of waiting connections. Further connections are not refused, but get no answer."""
+"""Largest number of waiting connections. If more connections are waiting, the kernel does not answer new
+connections."""
 _MOST_NAMES = 10
 _HIDDEN = "(hidden)"
-"""Replaces the name of a process that hidepid hides."""
+"""Text in place of the name of a process that the mount option hidepid hides."""
 
 
 class Stop:
@@ -99,7 +101,8 @@ class Shim:
         self._memory: MemoryGroup | None = None
         self._oom: OomWatch | None = None
         self._left_behind: dict[tuple[int, int], str] = {}
-        """Names of the processes that outlived the benchmark and were ended, by pid and start time."""
+        """Names of the processes that still ran after the benchmark's end and that the shim ended, by pid and
+        start time."""
         self._looked = 0.0
         self._started = False
         self._port = 0
@@ -119,9 +122,9 @@ class Shim:
         user = self._order["user"]
         owner = (user["uid"], user["gid"]) if user else None
         if owner:
-            with self._optional("the benchmark cannot open /dev/stdout by its name"):
+            with self._optional("the benchmark cannot open the file /dev/stdout"):
                 os.fchown(self._output, *owner)
-        with self._optional("other nodes will detect the end of this one later"):
+        with self._optional("other nodes will detect the end of this node later"):
             self._listener, self._port = _listen(self._order.get("listens_at"))
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
         self._loop = Loop(self._fifo, output=self._output)
@@ -155,13 +158,13 @@ class Shim:
     ) -> dict[str, Any]:
         """Run a command until all of its processes have ended. Return the result, with the keys of exit.json.
 
-        cwd: working folder of the command; None for that of the order. begin: function that is called with
-        the command's pid and start time, before its first instruction. Raises OSError if the command did not
-        run.
+        cwd: working folder of the command; None for the order's working folder. begin: function that is
+        called right before the command begins, with the command's pid and start time. Raises OSError if the
+        command did not run.
         """
         self._left_behind = {}
         self._oom = None
-        with self._optional("whether memory runs out is not seen"):
+        with self._optional("out-of-memory kills are not detected"):
             self._oom = OomWatch(self._memory.kills_file if self._memory is not None else None)
         started = self._start(argv, env, cwd or self._order["cwd"], begin)
         while self._loop.status is None and self._stop is None:
@@ -177,20 +180,21 @@ class Shim:
         return self._ended(wall=self._loop.ended - started)
 
     def asked_to_stop(self) -> bool:
-        """Return whether the agent or a signal has ordered the benchmark to end. No further command must be
-        started then."""
+        """Return whether the agent or a signal has ordered the benchmark to end. If so, the shim must not
+        start another command."""
         self._looked = 0.0
         self._stop = self._stop or self._asked_to_stop()
         return self._stop is not None
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason in the agent's order to end the benchmark. None if there was no such order."""
+        """Reason in the agent's order to end the benchmark. None if the agent gave no such order."""
         return self._stop.reason if self._stop else None
 
     @property
     def stop_signal(self) -> int | None:
-        """The signal that the shim received and for which it ended the benchmark. None if there was no such signal."""
+        """The signal because of which the shim ended the benchmark. None if the shim did not end the
+        benchmark because of a signal."""
         return self._loop.signal if self._stop and self._stop.reason is None else None
 
     @property
@@ -199,7 +203,7 @@ class Shim:
         return self._loop.childless
 
     def wait(self) -> None:
-        """Wait for a moment between two runs. The wait is short, so that it hardly delays the next run."""
+        """Wait for some milliseconds between two runs. A longer wait would delay the next run."""
         self._loop.pump(_WORD_TICK_S)
 
     def sizes(self) -> tuple[int, int]:
@@ -209,8 +213,8 @@ class Shim:
     def _start(
         self, argv: list[str], env: dict[str, str], cwd: str, begin: Callable[[int, int], None] | None
     ) -> float:
-        """Fork a process for a command, record the process, and let the command run. Return its start time
-        (monotonic clock)."""
+        """Fork a process for a command, record the process, and start the command in the process. Return the
+        command's start time (monotonic clock)."""
         order = self._order
         child = Spawned(
             argv,
@@ -225,7 +229,7 @@ class Shim:
         )
         self._pid = child.pid
         self._loop.watch(child)
-        with self._optional("where memory runs out, the kernel may end the shim before the benchmark"):
+        with self._optional("if memory runs out, the kernel may kill the shim before the benchmark"):
             child.raise_oom_score(order["oom_score_adj"])
         first, self._started = not self._started, True
         if first:
@@ -261,8 +265,8 @@ class Shim:
 
     @contextlib.contextmanager
     def _optional(self, without: str) -> Iterator[None]:
-        """Turn an error of the block, which is optional, into a warning. without: what the user loses, for
-        the warning."""
+        """Turn an error of the `with` block into a warning, because the block's work is optional. without:
+        the consequence for the user, as the beginning of the warning."""
         try:
             yield
         except Exception as error:  # not only OSError: /proc may contain anything
@@ -303,7 +307,7 @@ class Shim:
             os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not react
         except PermissionError:
             # The benchmark is a set-user-id program. The shim cannot send it SIGKILL either.
-            self.say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
+            self.say("the shim cannot send SIGTERM to the benchmark, which runs as another user")
         self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK_S)
 
     def _heed_shutdown(self) -> None:
@@ -322,8 +326,8 @@ class Shim:
             self._deadline = time.monotonic() + self._stop.grace_s
 
     def _limit(self) -> float:
-        """Return when the grace period ends. The grace period ends earlier if the shim itself gets a signal
-        to end meanwhile."""
+        """Return the time at which the grace period ends. The grace period ends earlier if the shim itself
+        gets a signal to end."""
         if self._loop.signal is not None:
             return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE_S)
         return self._deadline
@@ -387,10 +391,10 @@ class Shim:
         return [] if self._loop.childless else descendants({os.getpid()}, all_processes())
 
     def _hidden_children(self) -> list[int]:
-        """Return the pids of the shim's children that the mount option hidepid hides. When such a child ends,
-        its children become the shim's.
+        """Return the pids of the shim's children that the mount option hidepid hides. When a hidden child
+        ends, its children become children of the shim.
 
-        The pid of a hidden child cannot be reused meanwhile, because only the shim can reap the process.
+        The kernel cannot reuse a hidden child's pid before the shim has reaped the child.
         """
         return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
 
@@ -448,7 +452,8 @@ class Shim:
 
 
 def main() -> int:
-    """Run the benchmark that the order on stdin describes. Return one of the exit codes above."""
+    """Run the benchmark that the order on stdin describes. Return one of this module's exit codes, such as
+    `NO_ORDER`."""
     try:
         order = json.loads(sys.stdin.buffer.read())
     except ValueError:
@@ -470,8 +475,8 @@ def main() -> int:
 def _listen(address: str | None) -> tuple[socket.socket | None, int]:
     """Return a listening socket that never accepts connections, and the socket's port. Raises OSError.
 
-    When this process ends, the kernel refuses connections to the port, by which other nodes detect the end.
-    address: where to listen; if None, no socket is opened.
+    When this process has ended, the kernel refuses connections to the port, so that other nodes detect the
+    end. address: the address on which to listen; None to open no socket.
     """
     if address is None:
         return None, 0

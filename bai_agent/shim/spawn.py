@@ -22,9 +22,9 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 SHORT_SLICE_NS = 100_000
 """Shortest time slice (ns) that the kernel accepts."""
 USAGE = struct.Struct("=B5d")
-"""Report that the forked process sends to the shim right before its exec: a zero byte, user and system
-seconds, voluntary and involuntary context switches, and the time (monotonic seconds). If the exec fails, the
-error follows as JSON.
+"""Format of the report that the forked process sends to the shim right before its exec. The report contains a
+zero byte, user and system seconds, voluntary and involuntary context switches, and the time (monotonic
+seconds). If the exec fails, the process also sends the error as JSON.
 """
 
 
@@ -33,7 +33,8 @@ REPORT = "BAI_REPORT"
 
 
 class CannotRunError(Exception):
-    """The command could not be executed. `not_found`: the command does not exist."""
+    """The command could not be executed. `not_found`: whether the reason is that the command does not
+    exist."""
 
     def __init__(self, number: int, message: str, *, not_found: bool = False) -> None:
         super().__init__(message)
@@ -42,8 +43,8 @@ class CannotRunError(Exception):
 
 
 class Spawned:
-    """A forked process that becomes the benchmark when the shim calls `go`. If the shim dies before, the
-    command never runs."""
+    """A forked process that becomes the benchmark when the shim calls `go`. The command never runs if the
+    shim dies before the call of `go`."""
 
     def __init__(
         self,
@@ -99,13 +100,14 @@ class Spawned:
             report(
                 errors,
                 errno.EINVAL,
-                f"The benchmark's command or environment is not text that can be passed: {error}.",
+                f"The benchmark's command or environment cannot be passed to a program: {error}.",
             )
         finally:
             os._exit(_NEVER_RAN)
 
     def raise_oom_score(self, by: int) -> None:
-        """Make the out-of-memory killer prefer the benchmark to the shim. Raising the score needs no privilege. Raises OSError."""
+        """Make the out-of-memory killer prefer the benchmark to the shim. A process may raise its OOM score
+        without privileges. Raises OSError."""
         with open(f"/proc/{self.pid}/oom_score_adj", "r+", encoding="ascii") as file:
             score = int(file.read())
             file.seek(0)
@@ -127,8 +129,8 @@ def adopt_orphans() -> None:
 def set_time_slice(nanoseconds: int) -> None:
     """Set the time slice of this process (ns; 0: the default), if it has the ordinary scheduling policy.
 
-    With a shorter time slice, a woken process runs sooner on a busy machine. Kernels before 6.12 ignore the
-    setting.
+    With a shorter time slice, a woken process runs sooner on a busy machine. Linux kernels before 6.12 ignore
+    the time slice.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
     # musl has no function for this system call, and a container can forbid the call.
@@ -140,8 +142,8 @@ def set_time_slice(nanoseconds: int) -> None:
 
 
 def forget_signals() -> None:
-    """Restore the default signal handlers for the benchmark. Python ignores SIGPIPE, and the shim handles
-    other signals."""
+    """Restore the default signal handlers for the benchmark. This is needed because Python ignores SIGPIPE
+    and because the shim has handlers for other signals."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # The C library reserves a few real-time signals.
@@ -255,7 +257,7 @@ def _not_executable(path: str) -> str:
         return f"The benchmark's command {path} is a folder."
     return (
         f"The benchmark's command {path} may not be executed: "
-        "set its executable bit (chmod +x), and see that its interpreter and its file system allow it."
+        "set its executable bit (chmod +x), and check that its interpreter and its file system allow it."
     )
 
 
@@ -276,7 +278,7 @@ def _report_usage(descriptor: int) -> None:
     """Report to the shim the time at which the command starts, and the resources that this process has used
     before.
 
-    Resources that the process used before are not counted as the command's.
+    The resources that the process used before the command are not added to the command's resources.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     figures = used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw

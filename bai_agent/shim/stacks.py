@@ -61,8 +61,8 @@ def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, 
     Raises OSError.
 
     user: the benchmark's user, if it differs from the shim's. The benchmark controls what py-spy reads, even
-    the names of files. Therefore, py-spy runs as the benchmark's user, and without the shim's environment,
-    which that user could read.
+    the names of files. Therefore, py-spy runs as the benchmark's user. py-spy does not get the shim's
+    environment, because the benchmark's user could read it.
     """
     program = os.open(py_spy, os.O_RDONLY)
     try:
@@ -98,10 +98,11 @@ def _restricts_ptrace(yama: str) -> bool:
 
 
 def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
-    """Drop root's rights. If `keeps_ptrace`, the right to trace processes remains. Raises OSError.
+    """Drop root's rights. keeps_ptrace: whether this process keeps the right to trace other processes. Raises
+    OSError.
 
-    Without the right to trace, Yama would let py-spy trace only the benchmark's first process. The
-    benchmark's first process gives this permission in `spawn.py`, but its children do not inherit it.
+    Without the right to trace, py-spy could only trace the benchmark's first process if the kernel uses Yama.
+    The first process allows tracing in `spawn.py`, but its child processes do not inherit this setting.
     """
     libc = ctypes.CDLL(None)
     if keeps_ptrace:

@@ -24,20 +24,21 @@ class Strategy(Protocol):
         ...
 
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
-        """Return the program that the node `me` starts. peers: all nodes, in the order of their ranks.
-        command: the benchmark's own command. Has no side effects."""
+        """Return the launch of the node `me`: the program that the node starts. peers: all nodes, in the
+        order of their ranks. command: the benchmark's own command. The method has no side effects."""
         ...
 
 
 @runtime_checkable
 class ExplainsFailure(Protocol):
-    """A strategy whose launcher reports which of its processes failed. With other strategies, bai only knows
-    how the launcher itself ended."""
+    """A strategy whose launcher reports which of its processes failed. With all other strategies, bai only
+    knows how the launcher itself ended."""
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
         """Return which process on the node `me` failed first; None if unknown. Has no side effects.
 
-        The content of `remains` is untrusted, because the benchmark can have written it.
+        remains: the output and files of the launch. They are untrusted, because the benchmark can have
+        written them.
         """
         ...
 
@@ -52,8 +53,8 @@ class SetsUp(Strategy, Protocol):
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
-        """Return a sentence that says why these nodes cannot work together; None if they can. Has no side
-        effects."""
+        """Return a sentence that says why the nodes `peers` cannot work together; None if there is no
+        obstacle. Has no side effects."""
         ...
 
 
@@ -105,7 +106,8 @@ def explain_failure(job: Job, remains: Remains, me: Peer, peers: Sequence[Peer])
 
 
 def role_of(job: Job, me: Peer, peers: Sequence[Peer]) -> Role:
-    """Return the role of the node `me` in the job. peers: all nodes, in the order of their ranks."""
+    """Return whether the node `me` computes or serves other nodes. peers: all nodes, in the order of their
+    ranks."""
     return strategy_of(job).launch(job, (), me, peers).role
 
 

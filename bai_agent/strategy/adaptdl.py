@@ -22,8 +22,8 @@ from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
 from bai_agent.strategy.torchrun import pytorch_environment
 
 VERSION = "0.2.11"
-"""Version of AdaptDL that is known to work with this strategy. AdaptDL also compares its own version with
-this version, which it is told is its scheduler's."""
+"""Version of AdaptDL that is known to work with this strategy. AdaptDL gets this version as the version of
+its scheduler, and compares it with its own version."""
 _FAILURE = "replica.json"
 _SPAWNER = (sys.executable, "-I", "-S", adaptdl_spawner.__file__)
 
@@ -81,8 +81,8 @@ class AdaptDl:
 
 
 def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]:
-    """Return the AdaptDL variables that are the same for all replicas of a node. The agent adds the variables
-    with the supervisor's address."""
+    """Return the AdaptDL variables that are the same for all replicas of a node. The agent adds further
+    variables with the supervisor's address."""
     environment = {
         "ADAPTDL_CHECKPOINT_PATH": "$(BAI_CHECKPOINT_DIR)",
         "ADAPTDL_MASTER_ADDR": peers[0].address,

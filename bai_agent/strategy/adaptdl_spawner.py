@@ -1,13 +1,13 @@
 """Starts the replicas of one node of an AdaptDL job: `python -I -S adaptdl_spawner.py FIRST COUNT GRACE -- COMMAND …`.
 
-FIRST: rank of the first replica. COUNT: number of replicas on this node. GRACE: seconds for the other
-replicas to end after a replica has ended. The spawner passes SIGTERM on to the replicas. The spawner's exit
-code is that of the first replica that failed. If no replica failed, the exit code is 143 if a replica exited
-with 143, and 0 otherwise. AdaptDL exits with 143 if a replica has saved its state and wants to be restarted.
-If SIGTERM kills a replica before AdaptDL can handle the signal, the replica counts as one that exited with
-143.
+FIRST: rank of the first replica. COUNT: number of replicas on this node. GRACE: seconds in which all other
+replicas must end after the first replica has ended. The spawner passes SIGTERM on to the replicas. The
+spawner's exit code is that of the first replica that failed. If no replica failed, the exit code is 143 if a
+replica exited with 143, and 0 otherwise. AdaptDL exits with 143 if a replica has saved its state and wants to
+be restarted. A replica that SIGTERM kills before AdaptDL can handle the signal is treated as if it had exited
+with 143.
 
-Each node runs this file by its path. The spawner stays in memory as long as the replicas run, so it imports
+Each node runs this file as a program. The spawner stays in memory as long as the replicas run, so it imports
 only the standard library.
 """
 
@@ -30,8 +30,8 @@ STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
 """Folder whose sitecustomize.py lets AdaptDL work with current versions of its dependencies."""
 
 _BROKEN_S = 5.0
-"""After a replica failed, the other replicas are killed this long afterwards (seconds). The other replicas
-cannot save their state without the failed replica."""
+"""Time from the failure of a replica until the other replicas are killed (seconds). The other replicas cannot
+save their state without the failed replica."""
 _TICK_S = 0.05
 
 
@@ -47,8 +47,8 @@ class Replicas:
         """Exit code of the first replica that failed; negative for a signal."""
         self._has_saved = False
         self._kill_at: float | None = None
-        """Time at which the remaining replicas are killed (monotonic clock). None while no replica has failed
-        or exited to be restarted."""
+        """Time at which the remaining replicas are killed (monotonic clock). None until a replica has failed
+        or has exited to be restarted."""
         self._is_killing = False
         for local in range(count):
             child = subprocess.Popen(command, env=_environment(first, local, count))

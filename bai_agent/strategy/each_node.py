@@ -12,10 +12,10 @@ from bai_agent.job.peers import Peer
 from bai_agent.strategy.launch import Launch
 
 _JOBS = 2**14 - 2
-"""Number of usable networks below 127.0.0.0/8. The first network, which contains 127.0.0.1, and the last
-network are not used."""
+"""Number of usable networks below 127.0.0.0/8. bai does not use the first network, which contains 127.0.0.1,
+and the last network."""
 _NODES = 2**10 - 1
-"""Number of usable addresses in each of these networks. The first address is not used."""
+"""Number of usable addresses in each network. The first address of a network is not used."""
 
 
 class EachNode:
@@ -34,8 +34,8 @@ class EachNode:
 
 
 def require_one_process(job: Job, starts: str, advice: str = "") -> None:
-    """Raise DescriptorError if the job requests several processes per node. Called by strategies that start
-    only one. starts: part of the message."""
+    """Raise DescriptorError if the job requests several processes per node. Strategies that start only one
+    process per node call this function. starts: part of the message that says what the strategy starts."""
     wanted = job.strategy.processes_per_node
     if wanted.lstrip("0") != "1":
         more = f"; {advice}" if advice else ""

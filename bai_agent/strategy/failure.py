@@ -1,5 +1,5 @@
-"""What a failed launch leaves on its node, and the cause of the failure that a strategy finds in these
-files."""
+"""Types for the output and files that a failed launch leaves on its node, and for the cause of the failure
+that a strategy finds in them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class LeftFile:
     path: str
     """Path of the file, relative to the launcher's folder."""
     content: str
-    """Content of the file, or its beginning if the file is large. The benchmark possibly wrote the file."""
+    """Content of the file, or its beginning if the file is large. The content is untrusted, because the
+    benchmark can have written it."""
     modified: int
     """Time of the file's last change (ms UTC)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remains:
-    """What a failed launch leaves on its node. The benchmark possibly wrote any of these files."""
+    """The output and files that a failed launch leaves on its node. The benchmark can have written each of
+    the files."""
 
     log: str
     """The end of the output of the launcher and its processes."""
@@ -42,8 +44,8 @@ class Remains:
 
 
 def left_note(kind: type[T], remains: Remains, *, path: str) -> T | None:
-    """Return the note that one of bai's programs wrote into the launcher's folder. None if there is no such
-    file, or if it has other content."""
+    """Return the content of a JSON file (note) that one of bai's programs wrote into the launcher's folder.
+    Return None if the file does not exist or is not a valid note."""
     for each in remains.files:
         if each.path == path:
             with suppress(RecordError):
@@ -68,7 +70,7 @@ class Cause:
     failed: int | None = None
     """Time of the failure (ms UTC); None if unknown."""
     printed: str | None = None
-    """Output of the processes: the part of the log before the launcher's report of the failure. None if that
-    part is unknown."""
+    """Output of the processes: the part of the log before the launcher's report of the failure. None if the
+    end of this part is unknown."""
     rank: int | None = None
-    """Rank of the process, if the process has a log of its own on this node."""
+    """Rank of the process, if this node has a separate log of the process. None otherwise."""

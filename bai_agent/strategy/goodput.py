@@ -1,10 +1,11 @@
-"""Computes from an AdaptDL job's hints with how many nodes the job is best run, and prints the number:
-`python goodput.py QUESTION`.
+"""Computes the best number of nodes for an AdaptDL job from the job's hints, and prints the number: `python
+goodput.py QUESTION`.
 
-QUESTION: a JSON object with `hints` (as AdaptDL sends them), `current` and `most` (numbers of nodes), and
-`slots` (replicas per node). The rule is the one that AdaptDL uses on AWS, in adaptdl_ray/aws/optimizer.py.
-The rule chooses the largest number of nodes whose speed-up over one node is at least half of that number. The
-current number is kept if the chosen number is hardly faster or hardly different.
+QUESTION is a JSON object with four keys: `hints` (as AdaptDL sends them), `current` and `most` (current and
+largest number of nodes), and `slots` (replicas per node). The rule is the one that AdaptDL uses on AWS, in
+adaptdl_ray/aws/optimizer.py. The rule chooses the largest number of nodes whose speed-up over one node is at
+least half of that number. The program keeps the current number if the chosen number is only slightly faster,
+or differs only slightly from the current number.
 
 The program runs as the benchmark's user in the benchmark's Python, which has AdaptDL, numpy and scipy. The
 benchmark's Python can be older than the agent's, so the syntax is that of Python 3.6.
@@ -18,10 +19,11 @@ from importlib import import_module
 from typing import Any
 
 MARK = "bai: nodes wanted "
-"""Start of the output line with the answer. Python's start-up files can print other lines before this
+"""Start of the output line that contains the result. Python's start-up files can print other lines before the
 line."""
 FLOOR = 0.5
-"""A number of nodes is chosen only if the speed-up divided by this number is at least this share."""
+"""Smallest speed-up per node with which a number of nodes can be chosen (the speed-up divided by the number
+of nodes)."""
 LEAST_GAIN = 1.05
 """Smallest speed-up over the current number of nodes that justifies a change."""
 LEAST_CHANGE = 0.15
@@ -29,8 +31,8 @@ LEAST_CHANGE = 0.15
 CPU_SECONDS = 5
 """CPU time limit of one run of this program, imports included (seconds)."""
 SECONDS = 50
-"""Time limit of one run of this program (seconds). The limit is long, because the benchmark can use most of
-the CPU time."""
+"""Time limit of one run of this program (seconds). The time limit is long, because the benchmark can use most
+of the CPU time."""
 
 
 def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:

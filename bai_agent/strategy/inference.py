@@ -16,8 +16,8 @@ from bai_agent.strategy.launch import Launch, Role, Setup
 
 
 class Inference:
-    """Starts the client when the server is ready. After the client has ended, the server is stopped. If the
-    server ends earlier, the job fails."""
+    """Starts the client when the server is ready. After the client has ended, the server is stopped. The job
+    fails if the server ends before the client."""
 
     def check(self, job: Job) -> None:
         require_one_process(job, "inference starts each command once")

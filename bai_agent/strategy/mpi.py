@@ -1,8 +1,8 @@
 """Runs Open MPI's launcher, for MPI programs and Horovod: https://docs.open-mpi.org and
 https://horovod.readthedocs.io/en/stable/mpi.html
 
-Node 0 starts `mpirun`, which logs in to the other nodes by SSH, and also runs processes of the benchmark. The
-other nodes start sshd.
+Node 0 starts `mpirun`, which logs in to the other nodes by SSH, and also runs processes of the benchmark. All
+nodes except node 0 start sshd.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Mpi:
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
         if strangers := [peer for peer in peers if peer.public_key is None]:
-            return f"{strangers[0].title} has published no SSH key, because an agent of another version runs there."
+            return f"{strangers[0].title} has published no SSH key, because its agent has another version."
         found: dict[str, tuple[Peer, str]] = {}
         for peer in peers:
             if peer.engine is None:
                 continue
             known = _ENGINE.fullmatch(peer.engine)
             if known is None:
-                return f"The mpirun of {peer.mention} is not Open MPI's: it says that it is {peer.engine}."
+                return f"The mpirun of {peer.mention} is not Open MPI's: its version is {peer.engine}."
             found.setdefault(known["major"], (peer, known["version"]))
         if len(found) < 2:
             return None
@@ -166,8 +166,8 @@ class Horovod(Mpi):
 
 
 def _handed_on(job: Job) -> list[str]:
-    """Return the variables that mpirun must pass to the other nodes, because the sshd of those nodes has
-    other values or does not have the variables."""
+    """Return the variables that mpirun must pass to the other nodes. The sshd of the other nodes does not
+    have these variables, or has other values."""
     names = set(job.benchmark.secrets)
     if job.repeat is not None:
         names.add(RUN)

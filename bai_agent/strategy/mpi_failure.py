@@ -37,11 +37,12 @@ def explain(
     """Return the process that failed first; None if it is not known. log: the end of the output of mpirun and
     its processes.
 
-    ends: how processes on this node ended, as far as recorded. If mpirun names a process without a recorded
-    end, that process is the cause: it ran on another node, or was killed together with its wrapper.
-    Otherwise, the cause is the first process that failed by itself. code: exit code of a command that itself
-    starts mpirun. A command that starts mpirun can continue after a failure of mpirun and fail for another
-    reason. Therefore, mpirun's message is used only if it matches the exit code and is the last output.
+    ends: the recorded ends of processes on this node. A process that mpirun names and that has no recorded
+    end is the cause, because the process ran on another node or was killed together with its wrapper. If
+    there is no such process, the cause is the first process that failed by itself. code: exit code of a
+    command that itself starts mpirun. A command that starts mpirun can continue after mpirun has failed, and
+    can then fail for another reason. Therefore, mpirun's message is used only if the message matches the exit
+    code and is the last output.
     """
     said = _said(log, peers)
     if said is not None and code is not None and not _is_end_of(said, log, code):
@@ -75,7 +76,7 @@ def _said(log: str, peers: Sequence[Peer]) -> Cause | None:
         where = next((peer.mention for peer in peers if peer.address == found["address"]), found["address"])
         return Cause(
             process=f"the daemon of Open MPI on {where}",
-            message="mpirun lost the connection to it",
+            message="mpirun lost the connection",
             printed=_printed(log, found),
         )
     if found := _last(_NOT_STARTED, log):
@@ -102,13 +103,13 @@ def _is_end_of(cause: Cause, log: str, code: int) -> bool:
 
 
 def _last(pattern: re.Pattern[str], log: str) -> re.Match[str] | None:
-    """Return the last match. A command can start mpirun more than once, and print anything before the last
-    start."""
+    """Return the last match of `pattern` in `log`. The last match is needed because a command can start
+    mpirun more than once."""
     return max(pattern.finditer(log), key=re.Match.start, default=None)
 
 
 def _printed(log: str, found: re.Match[str]) -> str:
-    """Return the part of the output before mpirun's help pages about the failure."""
+    """Return the part of the output before the help pages with which mpirun explains the failure."""
     page = log.rfind(_RULE, 0, found.start())
     first = log.rfind(_FIRST_PAGE, 0, found.start())
     return log[: first if first >= 0 else max(page, 0)]

@@ -1,16 +1,17 @@
 """Wrapper between mpirun and one process of the benchmark: `python -I -S mpi_process.py COMMAND …`.
 
 The process writes its output directly into `processes/<rank>.log` of its node's run directory, which
-BAI_RUN_DIR names. The wrapper copies this output to mpirun in whole lines, so that users see it. When the
-process has ended, the wrapper records its exit status in `processes/<rank>.json` and ends in the same way. In
-a job with `[repeat]`, each run has its own file, `<rank>-<run>.log`. The run's number is written to the
-node's FIFO before the process starts, because only the wrapper knows the number on nodes other than mpirun's.
+BAI_RUN_DIR names. The wrapper copies the log to mpirun in whole lines, so that users see the process's
+output. When the process has ended, the wrapper records the process's exit status in `processes/<rank>.json`
+and ends with the same exit code or signal. In a job with `[repeat]`, each run has its own file,
+`<rank>-<run>.log`. The run's number is written to the node's FIFO before the process starts, because only the
+wrapper knows the number on nodes other than mpirun's.
 
 mpirun sends signals to process groups. The process is in the wrapper's group, so both get each signal at the
 same time, including SIGKILL. The wrapper passes on signals that were sent only to the wrapper. If the wrapper
 dies, the kernel kills the process.
 
-Each node runs this file by its path. The wrapper stays in memory as long as the benchmark's process runs, so
+Each node runs this file as a program. The wrapper stays in memory as long as the benchmark's process runs, so
 it imports only a few modules of the standard library.
 """
 
@@ -27,13 +28,12 @@ import sys
 import time
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-"""Environment variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 still sets the first
-variable."""
+"""Environment variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 sets both variables."""
 RUN_DIR = "BAI_RUN_DIR"
 RUN = "BAI_REPEAT"
 GENERATION = "BAI_GENERATION"
-"""Variable with the run in a job with `[repeat]`. The value is the run's number from 0, or `warmup-` and the
-number of a warm-up run."""
+"""BAI_REPEAT is the variable with the number of the run in a job with `[repeat]`. Its value is the run's
+number from 0, or `warmup-` and the number of a warm-up run."""
 FIFO = "BENCHMARK_AI_FIFO_FILEPATH"
 NOT_STARTED = 127
 
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 
 class LineCopy:
-    """Copies whole lines of a growing file to `target`, whose reader can be slow. An unfinished last line is
-    copied only at the end."""
+    """Copies whole lines of a growing file to `target`, whose reader can be slow. A last line without a line
+    end is copied only after the process has ended."""
 
     def __init__(self, source: int, target: int) -> None:
         self._source, self.target = source, target
@@ -65,15 +65,16 @@ class LineCopy:
         self._held = b""
         """Content that was read but not written yet."""
         self._whole = 0
-        """Number of bytes of `_held` that can be written now. These bytes are whole lines, or a part of a
-        line that is too long to wait for its end."""
+        """Number of bytes of `_held` that can be written now. The bytes are whole lines, or the beginning of
+        a very long line whose end has not been read."""
         self.end: int | None = None
         """Offset at which copying stops. None means the file's end."""
         self.broken = False
         """Whether `target` has no reader."""
 
     def copy(self, *, to_the_end: bool = False) -> bool:
-        """Copy as much as possible without waiting. Return whether anything was copied."""
+        """Copy as much as possible without waiting. Return whether the call read or wrote at least one
+        byte."""
         if self.broken:
             return False
         read = self._read(to_the_end=to_the_end) if not self._whole else False
@@ -81,7 +82,7 @@ class LineCopy:
 
     @property
     def blocked(self) -> bool:
-        """Whether content waits because the reader is slow."""
+        """Whether content cannot be written at the moment because the reader is slow."""
         return self._whole > 0 and not self.broken
 
     def _read(self, *, to_the_end: bool) -> bool:
@@ -171,11 +172,11 @@ class RankProcess:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _wait(self, pause: float, *, over: bool = False) -> bool:
-        """Wait for a signal, or until the reader of the copied output catches up. Return whether a signal
-        arrived.
+        """Wait for a signal, or until the reader of the copied output can take more output. Return whether a
+        signal arrived.
 
-        over: whether the process has ended. After the process's end, only signals that terminate the wrapper
-        are awaited.
+        over: whether the process has ended. If it has, the method waits only for signals that terminate the
+        wrapper.
         """
         if self._copy.blocked:
             poll = select.poll()
@@ -205,7 +206,7 @@ class RankProcess:
             _quietly(os.kill, self._pid, number)
 
     def _write_end(self, status: int, size: int) -> None:
-        """Record the exit status of the process. On a full disk, the status is not recorded."""
+        """Record the exit status of the process. The exit status is not recorded if the disk is full."""
         killed = os.WIFSIGNALED(status)
         ended = {
             "code": None if killed else os.WEXITSTATUS(status),
@@ -225,12 +226,12 @@ class RankProcess:
 
 
 def main() -> int:
-    """Run the command in the arguments. Does not return if a signal terminated the command."""
+    """Run the command in the arguments. The function does not return if a signal terminated the command."""
     rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdecimal()), None)
     rundir = os.environ.get(RUN_DIR)
     if rank is None or not rundir:
         missing = RUN_DIR if rank is not None else " or ".join(RANKS)
-        return _refuse(f"{missing} is not set on this node, so the process has no place for its output")
+        return _refuse(f"{missing} is not set on this node, so the output of the process cannot be written")
     run = os.environ.get(RUN)
     generation = os.environ.get(GENERATION, "")
     name = str(int(rank))
@@ -295,12 +296,12 @@ def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> N
 
 
 def _stream_to_mpirun() -> int:
-    """Return a stream to mpirun in which lines stay whole. The stream is a pipe whose capacity is what mpirun
-    reads at once.
+    """Return a stream to mpirun in which lines stay whole. The stream is a pipe with the capacity of one read
+    of mpirun.
 
-    A write of at most that size stays whole, because the pipe is empty again before the next write. If
-    standard output is a terminal, which gives no such guarantee, standard error is used. mpirun passes both
-    on to the same place.
+    A write of at most the pipe's capacity stays whole, because mpirun empties the pipe before the next write.
+    If standard output is a terminal, where writes can be split, the stream is standard error. mpirun passes
+    both streams on to the same place.
     """
     for stream in (1, 2):
         if stat.S_ISFIFO(os.fstat(stream).st_mode):

@@ -1,8 +1,8 @@
-"""Reads how the processes that mpirun started have ended. `strategy/mpi_process.py` records the exit status
-next to each log.
+"""Reads how the processes that mpirun started have ended. `strategy/mpi_process.py` records each process's
+exit status in a file next to the process's log.
 
-The files are in a folder of the benchmark's user, who can put anything into it. Therefore, links are not
-followed, pipes are opened without blocking, and root reads with that user's rights.
+The files are in a folder in which the benchmark's user can create any files. Therefore, links are not
+followed, pipes are opened without blocking, and root reads with the rights of the benchmark's user.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class ProcessLog:
 
     @property
     def repeat(self) -> int | None:
-        """Number of the run as in metric records. None if the records of this run have no such number."""
+        """Number of the run in metric records. None for a warm-up run and in a job without `[repeat]`,
+        because their metric records have no number of a run."""
         return None if self.warmup else self.run
 
 
@@ -56,7 +57,7 @@ class ProcessEnd:
     """Exit code of the process; None if a signal terminated the process."""
     signal: int | None
     asked: bool
-    """Whether mpirun had told the process to end before it ended."""
+    """Whether the process ended after mpirun had told the process to end."""
     time: int
     """Time of the end (ms UTC)."""
     output_bytes: int
@@ -92,8 +93,8 @@ def process_logs(folder: Path) -> list[ProcessLog]:
 
 
 def open_regular(path: Path) -> int:
-    """Open a file of that folder for reading, and return its file descriptor. Raises FileNotFoundError if the
-    file is missing or is not a regular file."""
+    """Open a file for reading with the rights of its folder's owner, and return the file descriptor. Raises
+    FileNotFoundError if the file is missing or is not a regular file."""
     try:
         with user_rights(folder_owner(path.parent)):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -151,10 +152,10 @@ def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
 
 
 def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]]:
-    """Return the start of each run (ms UTC), and the run's number as in metric records. The start is the time
-    at which the previous run ended on this node.
+    """Return the start time of each run (ms UTC), and the run's number in metric records.
 
-    A run's start is only known after the previous run has ended. A job without `[repeat]` has no runs.
+    A run starts when the previous run ends on this node, so the start is known only after that end. A job
+    without `[repeat]` has no runs.
     """
     ends: dict[tuple[bool, int], int] = {}
     for log in logs:

@@ -1,8 +1,8 @@
 """Runs Ray on every node. The benchmark's command runs on the first node and uses all nodes:
 https://docs.ray.io
 
-Ray itself handles nodes that join or leave. Only the loss of the first node, which runs Ray's head, ends a
-generation of the job.
+Ray itself continues with nodes that join, and without nodes that leave. Only the loss of the first node,
+which runs Ray's head, ends a generation of the job.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Starts Ray on a node, and the benchmark's command on the first node: `python -I -S ray_node.py --role=head … -- COMMAND …`.
 
 On the first node, this program starts Ray's head, waits until Ray has all nodes, and runs the command. When
-the command ends, this program stops Ray. On every other node, this program starts `ray start --address=…` as
-soon as the head answers. On those nodes, this program stops Ray when it receives SIGTERM, because Ray would
-outlive its head. Ray itself retries forever, so this program has its own time limits.
+the command ends, this program stops Ray. On every node except the first, this program runs `ray start
+--address=…` as soon as Ray's head answers. On these nodes, this program stops Ray when this program receives
+SIGTERM, because Ray would continue to run after its head has ended. Ray itself retries forever, so this
+program has its own time limits.
 
-Ray's token for the run arrives in an environment variable. This program writes the token to a file of the
-benchmark's user, because programs print variables more often than files. Ray runs in a session of its own, so
-that SIGTERM to the benchmark's process group reaches the command while Ray still works. This program runs as
-a plain file, so it uses only the standard library.
+This program reads Ray's token for the run from an environment variable, and writes the token to a file of the
+benchmark's user. A file is used because programs print environment variables more often than files. Ray runs
+in a session of its own, so that SIGTERM to the benchmark's process group reaches the command while Ray still
+works. This program runs as a plain file, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from contextlib import suppress
 from pathlib import Path
 
 TOKEN = "BAI_RAY_TOKEN"  # noqa: S105 - a name
-"""Environment variable with Ray's token for the run. If the variable is not set, as on a single node, a new
-token is generated."""
+"""Environment variable with Ray's token for the run. If the variable BAI_RAY_TOKEN is not set, as on a single
+node, a new token is generated."""
 FAILURE_FILE = "BAI_RAY_FAILURE"
 """Environment variable with the path of the note in which this program explains why Ray does not work."""
 _TEMP_PREFIX = "bai-ray-"
 _LONGEST_FOLDER = 24
-"""Longest path of the folder for temporary files (bytes). Ray creates sockets in a folder below it, and a
-socket's path can have at most 107 bytes (unix(7))."""
+"""Longest path of the folder for temporary files (bytes). Ray creates sockets in a subfolder of the folder
+for temporary files, and a socket's path can have at most 107 bytes (unix(7))."""
 _NEW_S = 60.0
-"""A temporary folder younger than this is not removed, because its program has possibly not locked it yet
-(seconds)."""
+"""Age up to which a temporary folder is not removed (seconds), because the program that created the folder
+has possibly not locked it yet."""
 _TICK_S = 0.1
 _CONNECT_S = 2.0
 _END_S = 10.0
-"""Time limit for Ray to end after SIGTERM (seconds). Ray usually takes one or two seconds."""
+"""Time limit for Ray to end after SIGTERM (seconds). Ray usually ends in one or two seconds."""
 _LAST_LINES = 5
 _LEAST_STORE = 80_000_000
 """Size of the object store (bytes), slightly larger than the smallest store with which Ray starts."""
@@ -63,7 +64,7 @@ Python that has Ray, because no other program can query Ray."""
 
 
 class RayError(Exception):
-    """Raised if Ray does not work on this node. The message is shown to the user."""
+    """Raised if Ray does not work on this node. The exception's message is shown to the user."""
 
 
 class RayNode:
@@ -135,7 +136,7 @@ class RayNode:
                     start_new_session=True,
                 )
         elif self._look.poll() is not None:
-            raise RayError(f"Ray's head at {self.head} cannot be asked for its nodes{self._last_lines()}")
+            raise RayError(f"Ray's head at {self.head} does not report its nodes{self._last_lines()}")
         found: list[str] = []
         lines = (self._folder / "nodes").read_text(errors="replace").split("\n")
         with suppress(IndexError, ValueError):
@@ -149,7 +150,8 @@ class RayNode:
             self._look.wait()
 
     def end(self) -> None:
-        """Stop Ray on this node. On SIGTERM, `ray start` stops its own processes."""
+        """Stop Ray on this node. `ray start` stops all of Ray's processes on this node when it receives
+        SIGTERM."""
         self.end_look()
         if self._ray is None:
             return
@@ -160,7 +162,7 @@ class RayNode:
             os.killpg(self._ray.pid, signal.SIGKILL)
 
     def _share(self) -> list[str]:
-        """Return the options of `ray start` that limit a node to its share of the machine. Without these
+        """Return the options of `ray start` that limit a node to its share of the machine. Without the
         options, several nodes on one machine would each use the whole machine."""
         many = self._options.share
         if many == 1:
@@ -179,7 +181,7 @@ class RayNode:
 
 
 class Runner:
-    """The main part of this program, which waits for Ray and for the command. SIGTERM ends the wait."""
+    """Waits for Ray and for the command. SIGTERM ends the wait."""
 
     def __init__(
         self,
@@ -198,8 +200,8 @@ class Runner:
         self._is_asked = True
 
     def head(self) -> int:
-        """Run the command after Ray has all nodes. Return the command's exit code, which is negative for a
-        signal. Raises RayError."""
+        """Run the command after all nodes have joined Ray. Return the command's exit code, which is negative
+        for a signal. Raises RayError."""
         _require_free(self._options.nodes[0], self._options.port)
         self._node.start()
         self._wait_for_nodes()
@@ -234,8 +236,8 @@ class Runner:
         return f"limits.join ({self._options.join:g} s)"
 
     def _wait_for_nodes(self) -> None:
-        """Wait until Ray has all nodes. At the time limit, the smallest allowed number of nodes is enough.
-        Raises RayError."""
+        """Wait until all nodes have joined Ray. If the time limit is reached, the function returns if at
+        least the smallest allowed number of nodes has joined. Raises RayError."""
         address, port = self._node.head.rsplit(":", 1)
         while not (self._is_asked or _answers(address, port)):
             self._node.require_running()
@@ -257,11 +259,11 @@ class Runner:
         said = f"Ray has {len(nodes) - len(missing)} of {len(nodes)} nodes after {self._limit}: {', '.join(missing)} did not join"
         if len(nodes) - len(missing) < self._options.least:
             raise RayError(said)
-        _say(f"{said}; the command starts without")
+        _say(f"{said}; the command starts without these nodes")
 
 
 def main() -> int:
-    """Run Ray's head and the command, or only Ray, as the arguments say."""
+    """Run Ray's head and the command, or only Ray, according to the command-line arguments."""
     at = sys.argv.index("--")
     options = _options(sys.argv[1:at])
     parent = _temporary_parent()
@@ -330,8 +332,8 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _require_free(address: str, port: int) -> None:
-    """Raise RayError if another program listens on the port of Ray's head. Ray would otherwise wait for that
-    program, or join its cluster."""
+    """Raise RayError if another program listens on the port of Ray's head. Without this check, Ray would wait
+    for the other program, or would join the other program's cluster."""
     if _answers(address, str(port)):
         raise RayError(
             f"the port {port} of {address}, at which Ray's head is to listen, is taken by another program"
@@ -348,7 +350,7 @@ def _answers(address: str, port: str) -> bool:
 
 def _ray_python(env: dict[str, str]) -> str:
     """Return the Python that runs the program `ray`, according to the program's first line. If the first line
-    names none, return the Python in the program's folder."""
+    names no Python, return the Python in the folder of the program `ray`."""
     program = shutil.which("ray", path=env.get("PATH"))
     if program is None:
         raise RayError("ray is not on PATH any more")

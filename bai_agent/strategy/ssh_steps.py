@@ -1,8 +1,8 @@
 """Runs a command once on each node by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`. The
-program runs on the node of mpirun.
+program runs on the node that runs mpirun.
 
-The commands are those before and after a run of a job with `[repeat]`. All nodes run the command at the same
-time. If the command fails on a node, this program fails after all nodes have finished. The environment
+The command is one that a job with `[repeat]` runs before or after each run. All nodes run the command in
+parallel. If the command fails on a node, this program fails after all nodes have finished. The environment
 variables NAME are copied to the other nodes. The variables' values are visible in ps, so no value can be a
 secret. This program runs as a plain file, so it uses only the standard library.
 """
@@ -15,14 +15,14 @@ import subprocess
 import sys
 
 _NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
-"""Environment variable by which emitted values of the command are discarded. On other nodes, these values
+"""Environment variable that discards the values that the command emits. On other nodes, the command's values
 could not be distinguished from values of the run."""
 _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
 
 
 def main() -> int:
-    """Run the command in the arguments on all nodes. Return 0, or the exit code on the first node on which
-    the command failed."""
+    """Run the command in this program's arguments on all nodes. Return 0, or the exit code on the first node
+    on which the command failed."""
     at = sys.argv.index("--")
     addresses, rest = sys.argv[1:at], sys.argv[at + 1 :]
     at = rest.index("--")
@@ -45,14 +45,14 @@ def main() -> int:
         code = child if isinstance(child, int) else child.wait()
         if code:
             ended = f"exited with code {code}" if code > 0 else f"was ended by signal {-code}"
-            sys.stderr.write(f"[bai] on {where} it {ended}\n")
+            sys.stderr.write(f"[bai] on {where} the command {ended}\n")
             failed = failed or (code if code > 0 else 128 - code)
     return failed
 
 
 def _start(words: list[str]) -> subprocess.Popen[bytes] | int:
-    """Start a process and return it. If it cannot be started, return the exit code that a shell would
-    give."""
+    """Start a process and return it. If the process cannot be started, return the exit code that a shell
+    would return."""
     try:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
     except OSError as error:

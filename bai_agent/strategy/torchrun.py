@@ -1,8 +1,8 @@
 """Runs torchrun, PyTorch's launcher, on every node, and reads its reports of failures:
 https://docs.pytorch.org/docs/stable/elastic/run.html
 
-A process whose main function has torchelastic's decorator `record` writes its exception into a file of its
-own below the `--log-dir` folder. At its end, torchrun prints a summary of all failed processes. torchrun
+Each process whose main function has torchelastic's decorator `record` writes its exception into a separate
+file below the `--log-dir` folder. At its end, torchrun prints a summary of all failed processes. torchrun
 writes its own errors into TORCHELASTIC_ERROR_FILE: https://docs.pytorch.org/docs/stable/elastic/errors.html
 """
 
@@ -42,12 +42,12 @@ _FIRST_WORD = re.compile(
 """Start of torchrun's first message about a failure. torchrun names the failed process and stops the other
 processes before it prints its summary."""
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals that are never a consequence of another process's failure. Such a consequence is an exception or
-SIGABRT."""
+"""Signals that are never a consequence of another process's failure. The consequence of another process's
+failure is an exception or SIGABRT."""
 _CONSEQUENCE_S = 5.0
-"""A failure within this time after another failure is possibly its consequence (seconds). torchrun's times
-are whole seconds, and peers of a failed process fail shortly after it. torchrun itself sends SIGKILL only
-after 30 s."""
+"""Time after a failure in which another failure is possibly a consequence of the first failure (seconds).
+torchrun reports whole seconds, and processes that communicate with a failed process fail shortly after the
+failed process. torchrun itself sends SIGKILL only after 30 s."""
 
 
 class Torchrun:
@@ -62,7 +62,7 @@ class Torchrun:
         if job.repeat is not None and job.strategy.max_restarts:
             raise DescriptorError(
                 "[strategy] max_restarts: a job with [repeat] is not restarted, because a restarted run measures nothing; "
-                "remove one of them"
+                "remove max_restarts or [repeat]"
             )
 
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
@@ -108,8 +108,8 @@ class Torchrun:
 
 
 def pytorch_environment(job: Job, me: Peer, *, alone: bool, more: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables for processes that use PyTorch, together with `more`. Variables that the
-    job sets itself are left out."""
+    """Return environment variables for processes that use PyTorch, including those in `more`. Variables that
+    the job sets itself are left out."""
     environment = dict(more)
     if job.strategy.cpus_per_process is not None:
         # torchrun binds processes to the CPUs near their GPUs, or does not bind them. If OMP_NUM_THREADS is
@@ -129,7 +129,7 @@ class _Failure:
     rank: int
     local: int
     code: int
-    """Exit code as in `subprocess`, negative for a signal."""
+    """Exit code of the process; minus the number of the signal if a signal ended the process."""
     time: float
     """Time of the failure (seconds since the epoch, rounded down); NaN if unknown."""
 
@@ -147,8 +147,8 @@ def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
     """Return the process that failed first; None if it is not known.
 
     The first choice is a process that a deadly signal killed, because the end of another process cannot have
-    caused such a signal. The second choice is the process that recorded its exception first, by the precise
-    time in its file. The last choice is the process that torchrun saw fail first.
+    caused such a signal. The second choice is the process with the earliest exception, according to the
+    precise times in the exceptions' files. The last choice is the process that torchrun saw fail first.
     """
     root, listed = _summary(remains.log)
     told = _told(remains.files)
@@ -185,7 +185,7 @@ def _killed(root: _Failure, listed: Mapping[int, _Failure]) -> _Failure | None:
 
 
 def _own_failure(files: Iterable[LeftFile]) -> Cause | None:
-    """Return the exception that torchrun itself recorded; None if it recorded none."""
+    """Return the exception that torchrun itself recorded; None if torchrun recorded no exception."""
     own = next((each for file in files if file.path == _OWN_FILE and (each := _exception(file))), None)
     if own is None:
         return None
@@ -246,8 +246,8 @@ def _printed(log: str) -> str | None:
 
 
 def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
-    """Return the exceptions that processes recorded in torchrun's last attempt, by local rank. torchrun
-    itself can restart the processes, which begins another attempt."""
+    """Return the exceptions that processes recorded in torchrun's last attempt, by local rank. A new attempt
+    begins each time torchrun itself restarts the processes."""
     found = [(each, match) for each in files if (match := _FILE.fullmatch(each.path))]
     last = max((int(match["attempt"]) for _, match in found), default=0)
     exceptions = (
@@ -257,7 +257,7 @@ def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
 
 
 def _exception(file: LeftFile) -> _Exception | None:
-    """Return the content of a file of torchelastic; None if the file has other content."""
+    """Return the exception in a file that torchelastic wrote; None if the file contains no exception."""
     try:
         message = parse_json(file.content, where=file.path)["message"]
         stack = ""

@@ -136,7 +136,7 @@ def test_keep_going_continues_after_failed_runs_and_counts_them(tmp_path: Path) 
 
     assert_right(rundir, runs=4)
     result = result_of(rundir)
-    assert result["sentence"].startswith("2 of 4 runs failed, the first of them was run 1 of 4")
+    assert result["sentence"].startswith("2 of 4 runs failed; the first was run 1 of 4")
     assert [each["code"] for each in result["repeats"]] == [1, 0, 1, 0]
 
 

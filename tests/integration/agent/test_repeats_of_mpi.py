@@ -162,7 +162,7 @@ def test_a_prepare_command_that_fails_on_a_worker_ends_the_repeated_job(
     assert nodes.result["sentence"] == (
         "Node 0: [repeat] prepare failed before run 2 of 3: it exited with code 9."
     )
-    assert "[bai] on 127.0.0.2 it exited with code 9" in nodes.output()
+    assert "[bai] on 127.0.0.2 the command exited with code 9" in nodes.output()
 
 
 def test_mpi_runs_are_repeated_until_the_confidence_interval_is_narrow(make: Callable[..., MpiNodes]) -> None:

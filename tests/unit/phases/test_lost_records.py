@@ -130,7 +130,10 @@ def test_missing_values_of_lost_nodes_cause_a_warning(
     (many,) = outcomes_of_lost(lost.job, nodes, [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: False)
 
     end = NextGeneration(kind=DecisionKind.END, members=[0], outcome="succeeded")
-    for found, why in ((late, "there was no time left"), (many, "its records have more than 100 bytes")):
+    for found, why in (
+        (late, "no time was left"),
+        (many, "the records of the node have more than 100 bytes"),
+    ):
         heard = [replace(HEARD, generations=None)]
         result = elastic_result("job", end, heard, lost={1: "Node 1"}, measured=[found])
         (warning,) = [each for each in result.warnings or () if "The values of" in each]

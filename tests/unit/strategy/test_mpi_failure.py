@@ -87,7 +87,7 @@ def test_a_node_whose_daemon_is_gone_is_named() -> None:
 
     assert cause is not None
     assert cause.process == "the daemon of Open MPI on node 1 (i-1, 10.0.0.2)"
-    assert (cause.message, cause.printed) == ("mpirun lost the connection to it", SAID)
+    assert (cause.message, cause.printed) == ("mpirun lost the connection", SAID)
 
 
 def test_a_malformed_host_name_is_not_quoted_in_the_cause() -> None:

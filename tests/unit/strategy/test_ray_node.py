@@ -300,7 +300,7 @@ def test_the_command_starts_without_missing_nodes_if_enough_are_there(
     assert WithoutNodes(WORKER).run(least=1) == 1
 
     missing = f"Ray has 1 of 2 nodes after limits.join (600 s): {WORKER} did not join"
-    assert capfd.readouterr().err == f"[bai] {missing}; the command starts without\n"
+    assert capfd.readouterr().err == f"[bai] {missing}; the command starts without these nodes\n"
 
 
 def test_a_missing_command_ends_the_head_with_code_127(cluster: Cluster) -> None:
