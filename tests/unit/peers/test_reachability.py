@@ -63,5 +63,5 @@ def test_a_port_without_any_answer_names_the_security_group(silent_port: int, ag
 
     assert unreachable(ME, peers, started=agents, timeout_s=1.0) == (
         f"Node 0 (i-0, 127.0.0.1) cannot reach node 1 (i-1, 127.0.0.1) on port {silent_port}: there was no answer within 1 s. "
-        "Their security group must let its members in from each other on all ports."
+        "Their security group must allow traffic between its members on all ports."
     )
