@@ -71,7 +71,7 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         return
     code, _, message = answer.decode(errors="replace").partition(" ")
     if not message:
-        raise AgentStartError(f"the agent ended as soon as it was started; {rundir.agent_log} may say why")
+        raise AgentStartError(f"the agent ended immediately after its start; see {rundir.agent_log}")
     raise AgentStartError(message, ExitCode(int(code)))
 
 
@@ -97,8 +97,7 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
 
 
 def say_ready(descriptor: int) -> None:
-    """Report to the process that started this agent that the agent runs. If that process is gone, do
-    nothing."""
+    """Report to the starting process that the agent runs. If the starting process has ended, do nothing."""
     _say(descriptor, _READY)
     # The file descriptor is redirected instead of closed. If another file got its number, later errors of the
     # agent would be written into that file.
@@ -108,7 +107,7 @@ def say_ready(descriptor: int) -> None:
 
 
 def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
-    """Report to the process that started this agent why the agent does not run."""
+    """Report to the starting process why the agent does not run."""
     _say(descriptor, f"{int(code)} {message}".encode(errors="replace"))
 
 

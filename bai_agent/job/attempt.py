@@ -13,7 +13,7 @@ A job with restarts adds:
     ended/<rank>-<g>.json            the end of generation g on a node
     control/generation-<g>.json      the coordinator's decision after the generation before g
     control/begin-<g>.json           the beginning of generation g, with the members and their ports
-An elastic job also adds the following. Its coordinator is the leader: the first member of the newest generation.
+An elastic job also adds the following objects. Its coordinator is the leader, the first member of the newest generation.
     signs/<node>                     heartbeats of all nodes
     signs/leaving-<node>             a node that is about to lose its machine
     signs/size-<k>.json              from the leader: the k-th number of nodes that the benchmark's hints ask for
@@ -22,8 +22,8 @@ An elastic job also adds the following. Its coordinator is the leader: the first
     control/launch-<g>.json          from the leader: all members of generation g have their checkpoint and may launch
     requests/<k>.json                the k-th request for another number of nodes
 
-A worker lists only `control/`, which has three keys, and two or three more for each later generation. The coordinator lists the
-other folders. The cost of a check depends neither on the number of nodes nor on the length of their logs.
+A worker lists only `control/`, which has three keys, and two or three further keys per later generation. The coordinator lists
+`joined/`, `signs/` and `ended/`. The cost of a check depends neither on the number of nodes nor on the length of their logs.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ from bai_agent.light_dataclass import asdict, dataclass, field, replace
 
 T = TypeVar("T")
 Version: TypeAlias = tuple[int, int]
-"""Time of an object by the store's clock, and the object's size. The size is included, because S3's times are
-whole seconds."""
+"""Time of an object by the store's clock, and the object's size. The size may show a change within a second, because
+S3's times are whole seconds."""
 _ENDED = re.compile(r"(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
-"""Name of a node's report that a generation has ended, which consists of rank and generation."""
+"""Name of a node's report that a generation has ended. The name consists of rank and generation."""
 _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re.ASCII)
 _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
-"""Name of a leader's heartbeat, with the number of its node."""
+"""Name of a leader's heartbeat, with the number of the leader's node."""
 _LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
 _HINTS = "signs/hints.json"
 _PROPOSAL = re.compile(r"size-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
 """Name of a proposal for the number of nodes, with the proposal's index."""
-_UNUSABLE = "This node's report of its end cannot be used"
+_UNUSABLE = "This node reported its end, but the report cannot be used"
 _RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
-"""Name of an object of a node, with the node's rank."""
+"""Name of an object that a node wrote, with the node's rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,18 +106,18 @@ class Control:
     generations: Mapping[int, Version] = field(default_factory=dict)
     """Decisions, by generation."""
     begun: Mapping[int, Version] = field(default_factory=dict)
-    """Announced starts of generations, by generation."""
+    """Versions of the objects `control/begin-<g>.json`, by generation."""
     launches: Mapping[int, Version] = field(default_factory=dict)
     """Generations of an elastic job that all members may launch."""
     seen_by_all: Mapping[int, Version] = field(default_factory=dict)
     """Planned decisions that all members of the previous generation have seen."""
     leaders: Mapping[int, Version] = field(default_factory=dict)
-    """Version of the last heartbeat of each node that leads or led an elastic job."""
+    """Version of the last heartbeat of each present or past leader of an elastic job."""
 
     @property
     def decided(self) -> range:
-        """Numbers of the decisions of an elastic job. Numbers after a gap are left out, because no leader
-        wrote these objects."""
+        """Numbers of the decisions of an elastic job. Numbers after a gap are left out, because leaders write
+        decisions without gaps."""
         return range(next(each for each in count() if each not in self.generations))
 
     @property
@@ -131,7 +131,7 @@ class SignsSeen:
     """The objects below `signs/`."""
 
     nodes: Mapping[int, Version]
-    """Last heartbeat of each node. In a fixed job, the coordinator is left out."""
+    """Version of each node's last heartbeat. In a fixed job, the coordinator's heartbeat is not included."""
     leaving: Mapping[int, Version]
     """Nodes that are about to lose their machine."""
     proposals: Mapping[int, Version] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class AttemptRecord:
         return self.job.key(f"attempts/{self.number}/{name}")
 
     def join(self, peer: Peer, *, after: int | None = None, boot: str | None = None) -> None:
-        """Announce this node's address to the other nodes. after, boot: see `Joined`."""
+        """Announce this node's address to the other nodes. after, boot: as the fields of `Joined`."""
         more = {name: value for name, value in (("after", after), ("boot", boot)) if value is not None}
         (table,) = peers_table([peer])
         self._put(f"joined/{peer.rank}.json", {**table, **more})
@@ -171,7 +171,7 @@ class AttemptRecord:
         return {rank: (_version(each), each.etag) for rank, each in self._ranked("joined/").items()}
 
     def peer(self, rank: int) -> Peer:
-        """Return the address that a joined node has announced. Raises BaiError."""
+        """Return the address that a node announced when the node joined. Raises BaiError."""
         return self.joined_node(rank).peer
 
     def joined_node(self, rank: int) -> Joined:
@@ -192,7 +192,7 @@ class AttemptRecord:
         return read_members(self._read(key), where=self._url(key))
 
     def control(self) -> Control:
-        """List the coordinator's messages, with one request."""
+        """List the objects below `control/`, with one request."""
         found = self._named("control/")
         sign = found.get("coordinator")
         return Control(
@@ -207,17 +207,17 @@ class AttemptRecord:
         )
 
     def end_generation(self, generation: int, end: GenerationEnd) -> None:
-        """Report that all processes of a generation have ended on this node."""
+        """Report the end of a generation on this node, after all of the generation's processes have ended."""
         self._put(f"ended/{end.rank}-{generation}.json", asdict(end))
 
     def generation_ended(self, generation: int) -> set[int]:
-        """Return the nodes that have reported the end of this generation."""
+        """Return the nodes that have reported the end of `generation`."""
         names = (_ENDED.fullmatch(name) for name in self._named("ended/"))
         return {int(name[1]) for name in names if name is not None and int(name[2]) == generation}
 
     def generation_end(self, generation: int, rank: int) -> GenerationEnd:
-        """Return the reported end of a generation on a node; an unreadable report, or an outcome of another
-        version of bai, counts as an agent's error. Raises StoreError."""
+        """Return the end of a generation that a node reported. An unreadable report, or an outcome of another version
+        of bai, counts as an agent's error. Raises StoreError."""
         key = self.key(f"ended/{rank}-{generation}.json")
         where = self._url(key)
         try:
@@ -230,8 +230,8 @@ class AttemptRecord:
         return end if end.outcome in OUTCOMES else replace(end, outcome=Outcome.AGENT_ERROR.value)
 
     def settle_generation(self, number: int, word: NextGeneration) -> NextGeneration:
-        """Write the decision about generation `number`, unless it was written before. Return the decision
-        that was written first. Raises StoreError, RecordError."""
+        """Write the decision about generation `number`, unless a decision exists. Return the decision that is in the
+        store. Raises StoreError, RecordError."""
         self._settle(f"control/generation-{number:06}.json", asdict(word))
         return self.generation(number)
 
@@ -241,8 +241,8 @@ class AttemptRecord:
         return read_next_generation(self._read(key), where=self._url(key))
 
     def decision(self, number: int, control: Control) -> NextGeneration:
-        """Return the decision that was written about a generation of an elastic job, or a stand-in if the
-        decision is unreadable. Raises StoreError."""
+        """Return the decision about a generation of an elastic job. If the decision is unreadable, return the
+        decision that `stand_in` makes. Raises StoreError."""
         problem, found = None, None
         for each in range(number, -1, -1):
             try:
@@ -255,15 +255,15 @@ class AttemptRecord:
         return stand_in(found, problem or "", put=control.generations[number][0])
 
     def begin_generation(self, number: int, members: Members, *, checkpoint: str | None = None) -> Beginning:
-        """Write the beginning of a generation, unless it was written before. Return the beginning that was
-        written first. Raises BaiError."""
+        """Write the beginning of a generation, unless a beginning exists. Return the beginning that is in the store.
+        Raises BaiError."""
         begun = Beginning(members=members, checkpoint=checkpoint)
         self._settle(f"control/begin-{number:06}.json", beginning_table(begun))
         return self.beginning(number)
 
     def beginning(self, number: int, *, members: Sequence[int] | None = None) -> Beginning:
-        """Return the beginning that was written for a generation. members: the nodes in the decision about
-        the generation. Raises StoreError, RecordError."""
+        """Return the beginning of a generation from the store. members: the nodes in the decision about the
+        generation. Raises StoreError, RecordError."""
         key = self.key(f"control/begin-{number:06}.json")
         begun = read_beginning(self._read(key), where=self._url(key))
         found = [each.node for each in begun.members.peers]
@@ -320,8 +320,8 @@ class AttemptRecord:
         self._put(f"signs/{node}", asdict(replace(sign, node=node)))
 
     def give_leader_sign(self, node: int, sign: Sign) -> None:
-        """Write a heartbeat as the leader of an elastic job, in the folder that all members list. Raises
-        StoreError."""
+        """Write a heartbeat as the leader of an elastic job. The heartbeat is below `control/`, which all members
+        list. Raises StoreError."""
         self._put(f"control/sign-{node}", asdict(replace(sign, node=node)))
 
     def signs_seen(self) -> SignsSeen:
@@ -363,8 +363,8 @@ class AttemptRecord:
         return self._read_as(Hints, _HINTS)
 
     def launched_machines(self) -> int | None:
-        """Return the number of machines that the job's first launch started; None if the number is unknown.
-        Raises StoreError, RecordError."""
+        """Return the number of machines of the job's first launch; None if the number is unknown. Raises StoreError,
+        RecordError."""
         found = launched_machines(self.job, self.number, 0)
         return len(found.instances) if found is not None and found.instances else None
 
@@ -396,7 +396,8 @@ class AttemptRecord:
         return self._read_as(ScaleRequest, f"requests/{number}.json")
 
     def propose_size(self, proposal: ScaleRequest) -> int:
-        """Propose another number of nodes, as the leader; return the proposal's index. Raises StoreError."""
+        """Write, as the leader, a proposal for another number of nodes; return the proposal's index. Raises
+        StoreError."""
         number = max(self.signs_seen().proposals, default=-1) + 1
         while not self._put_once(f"signs/size-{number}.json", asdict(proposal)):
             number += 1
@@ -415,8 +416,8 @@ class AttemptRecord:
         return sign
 
     def be_ready(self, run: int, rank: int) -> None:
-        """Report that this node is ready for a run, because all processes of earlier runs have ended on
-        it."""
+        """Report that this node is ready for a run, because all processes of earlier runs have ended on this
+        node."""
         self._put(f"signs/ready-{rank}", {"run": run})
 
     def is_ready(self, run: int, rank: int) -> bool:
@@ -425,13 +426,13 @@ class AttemptRecord:
         return said is not None and said.get("run") == run
 
     def give_turn(self, run: int, *, begins: bool) -> bool:
-        """Decide, as the coordinator, whether a run begins. Return the decision that was written first."""
+        """Write, as the coordinator, the decision whether a run begins. Return the decision that is in the store."""
         if self._put_once(f"signs/turn-{run}", {"begins": begins}):
             return begins
         return self._read(self.key(f"signs/turn-{run}")).get("begins") is True
 
     def turn(self, run: int) -> bool | None:
-        """Return whether a run begins. Return None until the coordinator has decided about the run."""
+        """Return whether a run begins; None if the coordinator has not decided yet."""
         word = self.job.read_object(self.key(f"signs/turn-{run}"))
         return word.get("begins") is True if word is not None else None
 
@@ -440,8 +441,7 @@ class AttemptRecord:
         self._put(f"ended/{outcome.rank}.json", as_table(outcome))
 
     def ends_seen(self) -> EndsSeen:
-        """List the reports that generations have ended and that nodes have ended their parts, with one
-        request."""
+        """List the reports about the ends of generations and of nodes, with one request."""
         found = self._named("ended/")
         names = ((_ENDED.fullmatch(name), each) for name, each in found.items())
         return EndsSeen(
@@ -452,7 +452,7 @@ class AttemptRecord:
         )
 
     def ended(self) -> dict[int, Version]:
-        """Return the version of each reported outcome."""
+        """Return the version of each node's reported outcome, by rank."""
         return self._versions("ended/")
 
     def node_outcome(self, rank: int) -> NodeOutcome:
@@ -466,8 +466,8 @@ class AttemptRecord:
         return outcome
 
     def usable_outcome(self, rank: int) -> NodeOutcome:
-        """Return a node's reported outcome. If the report is malformed, only this node is regarded as failed.
-        Raises StoreError."""
+        """Return a node's reported outcome. If the report is malformed, return an agent's error for this node. Raises
+        StoreError."""
         try:
             outcome = self.node_outcome(rank)
             if outcome.outcome in OUTCOMES:
@@ -482,8 +482,7 @@ class AttemptRecord:
         )
 
     def _settle(self, name: str, value: Mapping[str, Any]) -> None:
-        """Put an object, unless an object with the same name exists. Return the existing object or the new
-        one. Raises StoreError."""
+        """Put an object, unless an object with the same name exists. Raises StoreError."""
         self.job.settle(self.key(name), _json(value))
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
@@ -495,13 +494,12 @@ class AttemptRecord:
         return self.job.store.put(self.key(name), _json(value), if_absent=True)
 
     def _read_as(self, kind: type[T], name: str) -> T:
-        """Return an object that is known to exist, as an instance of `kind`. Raises StoreError,
-        RecordError."""
+        """Return the object `name` as an instance of `kind`. Raises StoreError, RecordError."""
         key = self.key(name)
         return checked(kind, self._read(key), where=self._url(key))
 
     def _read(self, key: str) -> dict[str, Any]:
-        """Return an object that is known to exist. Raises StoreError, RecordError."""
+        """Return the object at `key`, which must exist. Raises StoreError, RecordError."""
         found = self.job.read_listed(key)
         if found is None:
             raise RecordError(f"{self._url(key)} is gone")
@@ -548,7 +546,7 @@ def _require_rank(found: Any, rank: int, *, where: str) -> None:
     if type(found) is not int or found != rank:
         shown = shown_value(found, limit=20)
         raise RecordError(
-            f"{where}: expected the rank {rank} of its name, got {shown}; nothing is taken from it"
+            f"{where}: expected the rank {rank} as in the object's name, got {shown}; the object is ignored"
         )
 
 

@@ -22,7 +22,7 @@ DESCRIPTOR_LIMIT = 16 * 2**20
 def read_job(path: Path, *, checked: bool = False) -> Job:
     """Return the job descriptor in the file `path`. Raises DescriptorError.
 
-    `checked`: whether the same content was validated before. If so, patterns are not compiled again, because
+    `checked`: whether the same content was validated before. If true, patterns are not compiled again, because
     compiling is the slowest part of validation.
     """
     try:
@@ -49,7 +49,7 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
     if version != VERSION:
         raise DescriptorError(
             f"{where}: version {version} of the job descriptor; this agent reads version {VERSION}. "
-            "Use the agent that came with the `bai` that wrote it."
+            "Use the agent of the `bai` that wrote the job descriptor."
         )
     job = read_table(Job, table, where=f"{where}:")
     if job.is_elastic and "peer_silence" not in job.limits.written:
@@ -64,8 +64,8 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
 
 
 def job_table(job: Job) -> dict[str, Any]:
-    """Return `job` as plain TOML values, without values that equal their default. `parse_job` converts these
-    values back to a job."""
+    """Return `job` as plain TOML values, without values that equal their default. `parse_job` reads the TOML text of
+    these values."""
     table = {"version": job.version, **write_table(job)}
     if job.is_elastic:
         # The default of `peer_silence` depends on another table, so this key is never left out.

@@ -11,7 +11,7 @@ from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.light_dataclass import replace
 
 _OF_ONE_NODE = frozenset({"hopeless", "used_up"})
-"""Reasons for the job's end for which one node's failure is responsible. The outcome of this node has more
+"""Reasons for the job's end that mean the failure of a single node. The outcome of the failed node has more
 details."""
 
 
@@ -26,11 +26,14 @@ def elastic_result(
     replaced: Sequence[int] = (),
     git: GitCommit | None = None,
 ) -> JobResult:
-    """Return the result of a job. end: the last decision. nodes: outcomes of the nodes. replaced: nodes in
-    whose place machines were launched.
+    """Return the result of a job.
 
-    lost: nodes that were given up, each with the node's name for messages. seen: required metrics that had a
-    value on the lost nodes. measured: values of the lost nodes, from their records.
+    end: the last decision.
+    nodes: outcomes of the nodes.
+    lost: nodes that were given up, each with the node's name for messages.
+    seen: required metrics that had a value on the lost nodes.
+    measured: values of the lost nodes, from their records.
+    replaced: nodes in whose place machines were launched.
     """
     unheard = sorted(set(lost) - {each.rank for each in nodes})
     warnings = [f"{lost[each]} was lost." for each in unheard]
@@ -47,8 +50,8 @@ def elastic_result(
 
 
 def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return the outcomes of nodes, completed with the values of lost nodes, because some lost nodes had only
-    reported why they failed."""
+    """Return the outcomes of nodes, with the values in `measured` added. Some lost nodes reported only the reason for
+    their failure, without values."""
     said = {each.rank: each for each in nodes}
     for each in measured:
         before = said.get(each.rank, each)
@@ -62,14 +65,14 @@ def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list
 
 
 def _successes(nodes: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return all outcomes as successes. The job continued without the failed nodes, but their values still
-    count."""
+    """Return all outcomes as successes. The job continued without the failed nodes, but the values of the failed nodes
+    still count."""
     return [replace(each, outcome=Outcome.SUCCEEDED.value) for each in nodes]
 
 
 def _succeeded(result: JobResult, nodes: Sequence[NodeOutcome], end: NextGeneration) -> JobResult:
-    """Return a successful result with the report of the last generation's first member. Other results are
-    unchanged, such as one that lacks a required metric."""
+    """Return a successful result with the report of the last generation's first member. A result that is not a success
+    is unchanged, for example if a required metric is missing."""
     good = {each.rank: each for each in nodes if each.outcome == Outcome.SUCCEEDED.value}
     first = next((good[each] for each in end.members if each in good), None)
     if first is None or result.outcome != Outcome.SUCCEEDED.value:
@@ -81,7 +84,8 @@ def _succeeded(result: JobResult, nodes: Sequence[NodeOutcome], end: NextGenerat
 
 
 def _ended(result: JobResult, end: NextGeneration) -> JobResult:
-    """Return the result with the outcome of the decision, unless the failure of one node has more details."""
+    """Return the result with the outcome of the last decision. If the failure of a single node ended the job, the
+    result is unchanged, because the node's outcome has more details."""
     if end.why in _OF_ONE_NODE and result.outcome != Outcome.SUCCEEDED.value:
         return result
     outcome = Outcome(end.outcome)

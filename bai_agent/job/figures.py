@@ -17,14 +17,14 @@ LIMIT = 1e300
 """Largest absolute value in statistics, so that sums and differences stay finite. Values beyond the limit are
 recorded, but excluded from statistics."""
 _SORTED_AT_ONCE = 2**16
-"""Number of values of an array that are sorted or compared together, as a list. In a list, values take five
-times the memory that they take in an array."""
+"""Number of values of an array that are sorted or compared together, as a list. A list needs five times the memory
+of an array."""
 _SAMPLE = 2**16
 _LEAST = 8
 """Smallest number of values in memory with which a search for a median makes progress."""
 _MARGIN = 64
-"""The median of all values is searched in the part of the sorted sample that extends from the sample's median
-by a 64th of the sample to either side."""
+"""Divisor for the range of a sorted sample in which a rank is searched. The range extends by a 64th of the sample to
+either side of the rank's expected place."""
 _NORMAL = 1.959963984540054
 """The normal distribution's quantile at 0.975."""
 _STUDENT = (
@@ -48,8 +48,7 @@ exact distribution equals the normal distribution to four digits."""
 def student_975(freedom: int) -> float:
     """Return Student's t at 0.975 for `freedom` degrees of freedom, to five digits.
 
-    Source of the formula for values beyond the table: Abramowitz and Stegun, "Handbook of Mathematical
-    Functions", 26.7.5.
+    The formula for values beyond the table is 26.7.5 in Abramowitz and Stegun, "Handbook of Mathematical Functions".
     """
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
@@ -80,16 +79,16 @@ def median_of(values: Sequence[float]) -> float:
 
 
 def middle_ranks(count: int) -> tuple[int, int]:
-    """Return the ranks, from 0, of the two middle values of `count` values. Both ranks are the same if `count`
-    is odd."""
+    """Return the ranks, from 0, of the two middle values of `count` values. The two ranks are equal if `count` is
+    odd."""
     return (count - 1) // 2, count // 2
 
 
 def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, float]:
-    """Return the values with the two `ranks` (from 0). The ranks are equal or adjacent. The order of `values`
-    may change.
+    """Return the two values at `ranks` (from 0) in the sorted order. The ranks are equal or adjacent. The function may
+    reorder `values`.
 
-    Most values are only compared with bounds, because the comparisons take a third of the time of a sort.
+    Most values are not sorted, but only compared with bounds, which takes a third of the time.
     """
     if len(values) > _SORTED_AT_ONCE:
         low, high = likely_bounds(values, *ranks)
@@ -106,8 +105,8 @@ def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, floa
 
 
 def likely_bounds(values: array[float], first: int, last: int) -> tuple[float, float]:
-    """Return two bounds that probably enclose the values with the ranks from `first` to `last`, estimated from
-    a sample."""
+    """Return two bounds that probably enclose the values with the ranks from `first` to `last`. A sample of the values
+    gives the bounds."""
     sample = sorted(values[:: len(values) // _SAMPLE + 1])
     margin = len(sample) // _MARGIN + 1
     low, high = first * len(sample) // len(values) - margin, last * len(sample) // len(values) + margin
@@ -118,7 +117,7 @@ def likely_bounds(values: array[float], first: int, last: int) -> tuple[float, f
 
 
 def sort_blocks(values: array[float]) -> None:
-    """Sort each block of `values` in place, for `ranked`."""
+    """Sort each block of `values` in place, as `ranked` requires."""
     for start in range(0, len(values), _SORTED_AT_ONCE):
         block = slice(start, start + _SORTED_AT_ONCE)
         values[block] = array("d", sorted(values[block]))
@@ -142,13 +141,13 @@ def ranked(values: array[float], rank: int) -> float:
 
 
 def _order(number: float) -> int:
-    """Return the number's rank among all floats."""
+    """Return an integer that orders floats: a greater float has a greater integer."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1
 
 
 def _number(order: int) -> float:
-    """Return the float with this rank."""
+    """Return the float for which `_order` returns `order`."""
     sign = 0 if order >= 0 else 1 << 63
     number: float = struct.unpack("<d", struct.pack("<Q", sign | (order if order >= 0 else -order - 1)))[0]
     return number
@@ -159,8 +158,8 @@ class ExactSum:
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        """Numbers whose exact sum is the sum of all values. Each number is the rounded remainder of the
-        previous numbers."""
+        """Numbers whose exact sum is the sum of all values. Each number is the rounded difference between this sum
+        and the numbers before."""
 
     def add(self, values: Sequence[float]) -> None:
         """Add `values`, of which none is beyond `LIMIT`."""
@@ -185,9 +184,9 @@ class RunningMedian:
         *,
         within: tuple[float, float] | None = None,
     ) -> None:
-        """within: the bounds of the previous search, which chose `low` and `high`."""
+        """within: bounds of the previous search. The previous search chose `low` and `high`."""
         self.kept = array("d")
-        """Values strictly between the bounds. The array contains all such values, or every `_step`th of these
+        """Values between `low` and `high`, without the bounds themselves. The array contains every `_step`th of these
         values."""
         self._step = 1
         self._low, self._high = low, high
@@ -215,14 +214,14 @@ class RunningMedian:
         self.kept.extend(array("d", values if self._step == 1 else values[first :: self._step]))
 
     def thin(self) -> None:
-        """Drop every second one of the values in memory."""
+        """Drop every second value in memory."""
         if len(self.kept) > _LEAST:
             self.kept = self.kept[::2]
             self._step *= 2
 
     def value(self, count: int) -> float | None:
-        """Return the median of all `count` values. None if the caller must add all values again, to
-        `narrowed`."""
+        """Return the median of all `count` values. If the result is None, the caller must add all values again, to
+        the search that `narrowed` returns."""
         first, last = middle_ranks(count)
         before = self._below + self._at_low
         low: float | None
@@ -236,7 +235,7 @@ class RunningMedian:
         return low if low == high else (low + high) / 2
 
     def narrowed(self, count: int) -> RunningMedian:
-        """Return a search with narrower bounds, to which the caller adds all `count` values again."""
+        """Return a new search with narrower bounds. The caller must add all `count` values to the new search."""
         ranks = middle_ranks(count)
         within = self._within or (self._low, self._high)
         if ranks[0] < self._below:
@@ -295,13 +294,13 @@ def relative_half_width(values: Sequence[float]) -> float:
 
 
 def trend_p(*series: Sequence[float]) -> float:
-    """Return the two-sided p value of the hypothesis that the `series` have no common trend.
+    """Return the two-sided p value of the null hypothesis that all `series` together have no trend.
 
     Each series has its own score, which is its number of rising pairs minus its number of falling pairs
     (Kendall, Biometrika 1938). For short series without equal values, the distribution of the scores' sum is
     exact. Otherwise, a normal distribution approximates the distribution of the sum, with the variance
-    corrected for equal values. Returns 1 if all values are equal, or if there are as many rising as falling
-    pairs.
+    corrected for equal values. The result is 1 if all values are equal, or if the numbers of rising and falling pairs
+    are equal.
     """
     score = abs(sum(map(_score, series)))
     if all(len(set(each)) == len(each) <= _EXACT for each in series):

@@ -1,6 +1,6 @@
-"""The records that the nodes of one attempt exchange about generations. `AttemptRecord` reads and writes them.
+"""The records that the nodes of one attempt exchange about generations. `AttemptRecord` reads and writes the records.
 
-`rank` and `node` are a node's number in the job's record. No other node of the job ever has the same number.
+The fields `rank` and `node` contain the node's number in the job's record. No other node of the job ever has the same number.
 A member's rank in a generation is the member's position in the list of members.
 """
 
@@ -34,18 +34,19 @@ Nodes = Annotated[list[Count], Rule("a list of nodes")]
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Restarts and losses of all past generations. Each decision contains the ledger, so that the ledger
-    survives the loss of an agent."""
+    """Numbers of restarts and losses in all past generations. Every decision contains the ledger, so that the numbers
+    survive the loss of an agent."""
 
     restarts: Count = 0
     """Number of restarts after a failure."""
     waiting_since: Moment | None = None
-    """Time from which on fewer nodes have been alive than the job needs (ms UTC, the store's clock). None if
-    a generation has begun since then."""
+    """Time since which too few nodes have been alive for the job (ms UTC, the store's clock). None while a generation
+    runs."""
     losses: Counts = field(default_factory=dict)
-    """Node's number as a string → number of times that the node was lost or left."""
+    """Number of times that each node was lost or left, by the node's number as a string."""
     quick_saves: Count = 0
-    """Number of consecutive generations that ended soon after their start because a member saved its state."""
+    """Number of consecutive generations that ended soon after their start, because a member saved its state and
+    exited."""
     began: Moment | None = None
     """Time of the decision about generation 0 (ms UTC, the store's clock). None in a fixed job."""
 
@@ -69,8 +70,7 @@ class Change(str, Enum):
     FAILED = "failed"
     LOST = "lost"
     BROKE = "broke"
-    """A node is alive but lost its part of the job, because the node's shim was killed or the node did not
-    reach the job store."""
+    """A live node lost its part of the job, because its shim was killed or it did not reach the job store."""
     NOT_STOPPED = "not_stopped"
     NOT_RESTORED = "not_restored"
     LEFT = "left"
@@ -79,11 +79,10 @@ class Change(str, Enum):
     SAVED = "saved"
     """A member's benchmark saved its state without a request, and exited in order to be restarted."""
     UNREADABLE = "unreadable"
-    """An object below `control/` about a generation is incomplete or malformed, so all members begin a new
-    generation."""
+    """All members begin a new generation, because an object below `control/` is incomplete or malformed."""
 
     def sentence(self, nodes: Sequence[int]) -> str:
-        """Return the reason as a phrase: "node 1 sent no heartbeat". nodes: the nodes that caused the
+        """Return the reason as a phrase, such as "node 1 sent no heartbeat". nodes: the nodes that caused the
         change."""
         if self is Change.UNREADABLE:
             return "the record of a generation could not be read"
@@ -114,22 +113,22 @@ class NextGeneration:
 
     kind: DecisionKind
     members: Nodes = field(default_factory=list)
-    """The numbers of the members, in the order of their ranks. After a `park`: the numbers of the remaining
-    nodes."""
+    """The numbers of the members, in the order of their ranks. In a decision to park, the numbers of the nodes that
+    remain."""
     why: Text = ""
-    """The value of a `Change`, or of a `Why` at the job's end."""
+    """Reason for the decision, as the value of a `Change`; at the job's end, the value of a `Why`."""
     nodes: Nodes = field(default_factory=list)
     """The nodes that caused the decision."""
     planned: Truth = False
-    """Whether the members stop together, after all of them have seen this decision. If not, each member stops
+    """Whether the members stop together, after all of them have seen this decision. If false, each member stops
     immediately."""
     ledger: Ledger = Ledger()
     outcome: Text = ""
-    """The value of the `Outcome` of the previous generation or, at the job's end, of the job."""
+    """Outcome of the previous generation, as the value of an `Outcome`. At the job's end, the outcome of the job."""
     sentence: Text = ""
     backoff_seconds: Seconds = 0.0
     time: Moment | None = None
-    """Time of the decision (ms UTC, the decider's clock)."""
+    """Time of the decision (ms UTC, by the clock of the node that decided)."""
 
     @property
     def runs(self) -> bool:
@@ -154,14 +153,14 @@ class Joined:
 
     peer: Peer
     after: int | None = None
-    """The newest generation that the node knows of and is not a member of. None before generation 0."""
+    """Number of the newest generation that the node knows without being a member. None before generation 0."""
     boot: str | None = None
     """Boot id of the node's machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """`signs/<n>` and, of a leader, `control/sign-<n>`: a heartbeat."""
+    """A node's heartbeat: the object `signs/<n>`, and a leader's object `control/sign-<n>`."""
 
     time: Moment = 0
     phase: Text = ""
@@ -208,10 +207,10 @@ class GenerationEnd:
     ended: Moment | None = None
     serves: Truth = False
     port: PortNumber = 0
-    """A port that is free on the node for the next generation."""
+    """A free port of the node, for the next generation."""
     keeps: Truth = False
-    """Whether the node is still saving the generation's last checkpoint. After the checkpoint is saved, this
-    object is written again."""
+    """Whether the node is still uploading the generation's last checkpoint. After the upload, the node writes this
+    object again."""
 
     @property
     def of_node(self) -> NodeOutcome:
@@ -249,14 +248,14 @@ class ScaleRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class _JoinedPart:
-    """The part of `joined/<n>.json` other than the node's address."""
+    """The keys of `joined/<n>.json` that do not belong to the node's address."""
 
     after: Count | None = None
     boot: Text | None = None
 
 
 def read_joined(table: Mapping[str, Any], peer: Peer, *, where: str) -> Joined:
-    """Return what a node has announced about itself. peer: the address from the same table. Raises
+    """Return a node's announcement from the table in `joined/<n>.json`. peer: the address in this table. Raises
     RecordError."""
     part = checked(_JoinedPart, table, where=where)
     return Joined(peer=peer, after=part.after, boot=part.boot)
@@ -273,11 +272,10 @@ def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGenerat
 
 
 def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGeneration:
-    """Return the decision that replaces an unreadable decision. By this decision, the previous members begin
-    again. All nodes return the same decision.
+    """Return the decision that replaces an unreadable decision. The previous members begin a new generation. Without
+    an earlier decision, the job waits for nodes. The result is the same on all nodes.
 
-    put: time at which the unreadable decision was written (ms UTC, the store's clock). If there is no earlier
-    decision, the job waits for nodes.
+    put: time at which the unreadable decision was written (ms UTC, the store's clock).
     """
     if before is None:
         ledger = Ledger(waiting_since=put, began=put)
@@ -290,7 +288,7 @@ def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGe
         nodes=[],
         planned=False,
         outcome=Outcome.PEER_FAILED.value,
-        sentence=f"The record of a generation cannot be used: {problem}.",
+        sentence=f"The decision about a generation cannot be read: {problem}.",
         backoff_seconds=0.0,
     )
 

@@ -1,10 +1,10 @@
 """Computes the headline of each metric of a job from the metric's values. The agent and all views use only
 this module.
 
-- The headline of one series in one run is the value that the metric's `headline` selects, without warm-up.
-- The headlines of a run's ranks are combined as `over_ranks` says, or by their mean if that is "each".
+- The metric's `headline` selects the headline of one series in one run. Warm-up values do not count.
+- The metric's `over_ranks` says how the headlines of a run's ranks are combined. For "each", their mean is used.
 - The headline of several runs is the median of the runs that succeeded.
-- In a job with generations, the last generation with a number for this metric and these labels counts.
+- In a job with generations, only the last generation with a number for the metric and its labels counts.
 
 Labels and arms are dimensions. Numbers with different labels or arms are never combined.
 """
@@ -37,16 +37,16 @@ _OVER_RANKS: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
 
 
 _RATE = re.compile(r"(?:/|\bper )(?:s|secs?|seconds?|min|minutes?|h|hours?)\s*$", re.IGNORECASE)
-"""Pattern of the end of a rate's units, such as "img/s"."""
+"""Pattern that matches the end of a rate's units, such as "/s" in "img/s"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesNumber:
-    """The number of one series in one run. A series has one rank and one set of labels."""
+    """The headline of a single series in a single run. A series has one rank and one set of labels."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """The series' labels, sorted. Labels that name the origin of a record are left out."""
+    """The series' labels, sorted, without the labels that name the origin of a record."""
     arm: str | None = None
     repeat: int | None = None
     generation: int | None = None
@@ -64,13 +64,13 @@ class JobHeadline:
     arm: str | None = None
     units: str = ""
     runs: Mapping[int | None, float]
-    """Repeat → number of the run, for each run that is not excluded. The key is None for the only run of a
-    job."""
+    """Headline of each run that is not excluded, by the number of the run. The key is None in a job without
+    `[repeat]`."""
     ranks: int = 1
     """Largest number of ranks that contributed to a run's number."""
     over_ranks: OverRanks = OverRanks.EACH
     generation: int | None = None
-    """The generation whose numbers the headline combines. None if the job has no generations."""
+    """Number of the generation whose numbers are combined; None if the job has no generations."""
 
     @property
     def value(self) -> float:
@@ -78,7 +78,7 @@ class JobHeadline:
 
     @property
     def labelled(self) -> str:
-        """The metric's name with its labels and arm: "latency{threads=4,arm=new}"."""
+        """The metric's name with its labels and arm, such as "latency{threads=4,arm=new}"."""
         return labelled_name(self.name, with_arm(self.labels, self.arm))
 
     @property
@@ -94,17 +94,17 @@ def labelled_name(name: str, labels: Iterable[tuple[str, str]]) -> str:
 
 
 def with_arm(labels: tuple[tuple[str, str], ...], arm: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the labels, with a label for the arm if the job has arms."""
+    """Return `labels` with an additional label for the arm; unchanged if `arm` is None."""
     return labels if arm is None else (*labels, (ARM, arm))
 
 
 def arm_of(repeat: int | None, arms: Sequence[T]) -> T | None:
-    """Return the arm of a run. arms: run's number → arm; empty if the job has no arms."""
+    """Return the arm of the run `repeat`. arms: the arm of each run, in order; empty if the job has no arms."""
     return arms[repeat] if repeat is not None and repeat < len(arms) else None
 
 
 def headline_of(how: Headline, values: Sequence[float]) -> float:
-    """Return the headline of one or more values of a series."""
+    """Return the headline of a series from its values, of which at least one exists."""
     match how:
         case Headline.MIN:
             return min(values)
@@ -119,11 +119,11 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
 
 
 class RunningHeadline:
-    """Computes the headline of values that arrive in pieces. No value is beyond `LIMIT`. The result equals
-    `headline_of` for all values.
+    """Computes the headline of values that arrive in pieces. All values must be within `LIMIT`. The result equals the
+    result of `headline_of` for all values.
 
-    Only the headline "median" keeps values in memory, with 8 bytes per value. If not all values are in
-    memory, the caller must add all values a second time.
+    Only the headline "median" keeps values in memory, with 8 bytes per value. The caller must add all values a second
+    time if some of them are no longer in memory.
     """
 
     def __init__(self, how: Headline) -> None:
@@ -165,8 +165,8 @@ class RunningHeadline:
             self._median.add(values)
 
     def value(self) -> float | None:
-        """Return the headline of all values. None if the caller must add all values again, to the object that
-        `again` returns."""
+        """Return the headline of all values. If the result is None, the caller must add all values again, to the
+        object that `again` returns."""
         match self._how:
             case Headline.MIN:
                 return self._least
@@ -193,8 +193,7 @@ def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
 
 
 def mean_or(how: OverRanks) -> OverRanks:
-    """Return how the numbers of several ranks are combined into one number. If `over_ranks` is "each", the
-    result is "mean"."""
+    """Return how to combine the numbers of several ranks into one number. The result is "mean" if `how` is "each"."""
     return OverRanks.MEAN if how is OverRanks.EACH else how
 
 
@@ -204,18 +203,19 @@ def over_runs(values: Sequence[float]) -> float:
 
 
 class LastGenerations:
-    """For each metric and set of labels, finds the last generation with a number. The headline is taken from
-    this generation."""
+    """Finds the last generation with a number, for each metric and set of labels. Headlines are computed only from
+    the last generation."""
 
     def __init__(self, numbers: Iterable[tuple[Hashable, int | None]] = ()) -> None:
-        """numbers: for each number of a series, the metric with labels, and the number's generation."""
+        """numbers: one pair per number of a series. A pair consists of the metric with its labels, and the number's
+        generation."""
         self._last: dict[Hashable, int] = {}
         for group, generation in numbers:
             self.add(group, generation)
 
     def add(self, group: Hashable, generation: int | None) -> bool:
-        """Record that a generation has a value. Return whether this generation replaces an earlier
-        generation, or is the first generation with a value."""
+        """Record that `generation` has a number for `group`. Return whether `generation` is now the last generation
+        of `group`, and was not so before."""
         is_later = generation is not None and generation > self._last.get(group, -1)
         if generation is not None and is_later:
             self._last[group] = generation
@@ -301,7 +301,7 @@ def headline_values(
 def generation_headlines(
     numbers: Sequence[SeriesNumber], metrics: Mapping[str, Metric], *, with_runs: bool = False
 ) -> dict[int, dict[str, HeadlineValue]]:
-    """Return the headlines of each generation, by the generation's number. with_runs: see
+    """Return the headlines of each generation, by the generation's number. with_runs: as for
     `headline_values`."""
     found: dict[int, list[SeriesNumber]] = {}
     for each in numbers:
@@ -341,10 +341,10 @@ def headlines_of_nodes(
 
 
 def per_node(headline: HeadlineValue, *, members: int, measured: int) -> float | None:
-    """Return one node's share of a headline that is a sum over ranks, or a rate that one rank measured for all nodes. None for
-    other headlines.
+    """Return a single node's share of a headline. The headline is a sum over ranks, or a rate that one rank measured for all
+    nodes. None for other headlines.
 
-    members: number of nodes. measured: number of nodes that have a number of their own for the metric.
+    members: number of nodes. measured: number of nodes with a number for the metric.
     """
     if headline.over_ranks == OverRanks.SUM.value and headline.ranks > 1:
         return headline.value / measured
@@ -358,8 +358,8 @@ def headline_title(name: str, headline: HeadlineValue) -> str:
 
 
 def _how(headline: HeadlineValue) -> OverRanks:
-    """Return how a headline in a result combines ranks. An unknown value, which a newer version wrote, is
-    read as "each"."""
+    """Return how the numbers of several ranks are combined in a headline of a result. A value that only a newer
+    version knows is read as "each"."""
     known = {each.value: each for each in OverRanks}
     return known.get(headline.over_ranks or "", OverRanks.EACH)
 

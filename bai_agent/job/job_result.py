@@ -29,8 +29,8 @@ N = TypeVar("N", int, float)
 
 _SUMMED = ("records", "lines", "log_bytes", "emit_bad_lines", "lost_bytes", "remaining_bytes")
 _MISSING = ("required_missing", "empty_presets", "results_missing", "required_results_missing")
-"""Keys of an extraction's summary that list what is missing. In a job's summary, these keys only list what is
-missing on all nodes."""
+"""Keys of an extraction's summary that list missing metrics, presets and result files. A job's summary lists only the
+items that are missing on all nodes."""
 _CONSEQUENCE_MS = 5000
 
 
@@ -45,11 +45,13 @@ def job_result(
 ) -> JobResult:
     """Return the result of a job from the outcomes of one or more nodes.
 
-    The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last
-    lines. If no node failed, the job gets the outcome, sentence, benchmark and last lines of rank 0. A
-    required metric is missing if no node has seen a value of the metric. whole: whether `nodes` are all nodes
-    of the job. lost: ranks that were given up. seen: required metrics that lost nodes reported in their last
-    heartbeats.
+    The job gets the outcome, sentence, benchmark and last lines of the node that failed first. If no node failed, the
+    job gets the outcome, sentence, benchmark and last lines of rank 0. A required metric is missing if no node has
+    seen a value of the metric.
+
+    whole: whether `nodes` are all nodes of the job.
+    lost: ranks that were given up.
+    seen: required metrics that lost nodes reported in their last heartbeats.
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
     several = len(ranked) > 1
@@ -109,8 +111,8 @@ def _verdict_of(cause: NodeOutcome, *, several: bool) -> _Verdict:
 
 
 def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bool) -> _Verdict:
-    """Return the job's outcome and sentence after missing required metrics are taken into account. A job that
-    succeeded otherwise fails if required metrics are missing."""
+    """Return the job's outcome and sentence, with respect to missing required metrics. A job that succeeded otherwise
+    fails if required metrics are missing."""
     succeeded = verdict.outcome is Outcome.SUCCEEDED
     warnings: list[str] = []
     if several:
@@ -129,7 +131,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
         # is not a failure of the benchmark.
         names = ", ".join(f'"{name}"' for name in metrics.required_missing)
         warnings.append(
-            f"These required metrics were not in the part of the output that was searched: {names}."
+            f"Only a part of the output was searched, without a value of these required metrics: {names}."
         )
     missing = _missing(metrics) if succeeded else None
     if missing is None:
@@ -142,7 +144,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
 
 
 def _missing(metrics: ExtractionSummary) -> str | None:
-    """Return the required values that are certainly missing; None if no required value is missing."""
+    """Return a text that names the required values that are missing; None if no required value is missing for sure."""
     if metrics.required_results_missing:
         paths = ", ".join(f'"{path}"' for path in metrics.required_results_missing)
         return f"these required result files gave no value: {paths}"
@@ -152,7 +154,7 @@ def _missing(metrics: ExtractionSummary) -> str | None:
 
 
 def _is_another_lost(node: NodeOutcome, cause: NodeOutcome, lost: Collection[int]) -> bool:
-    """Return whether a lost node exists that the job's sentence does not name."""
+    """Return whether `node` is a lost node that the job's sentence does not name."""
     return node.rank in lost and node.outcome == Outcome.PEER_LOST.value and node.sentence != cause.sentence
 
 
@@ -167,7 +169,7 @@ def _checkpoints(outcomes: Sequence[NodeOutcome]) -> CheckpointSummary | None:
 
 
 def _numbers(checkpoint: str | None) -> list[int]:
-    """Return the generation and the number in a checkpoint's name. Later checkpoints have greater numbers."""
+    """Return the generation and the number in a checkpoint's name, in a form that orders checkpoints by time."""
     return [int(each) for each in re.findall(r"[0-9]{1,9}", checkpoint or "")]
 
 
@@ -186,10 +188,10 @@ def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary
 
 
 def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
-    """Return the node whose failure caused the failures of the other nodes; None if no node failed.
+    """Return the node whose failure caused the job's failure; None if no node failed.
 
-    After a process was killed, its peers fail moments later. A launcher may report its own failure before the
-    killed process is reported.
+    If a process is killed, the processes on other nodes fail soon after. A launcher may report its own failure before
+    the killed process is reported.
     """
     failed = [node for node in nodes if node.outcome != Outcome.SUCCEEDED.value]
     # A node that was stopped because another node failed is not the cause.
@@ -221,14 +223,14 @@ def _when(node: NodeOutcome) -> int:
 
 
 def sentence_of_node(rank: int, outcome: Outcome, sentence: str) -> str:
-    """Return the job's sentence, made from the sentence of a node. The job's sentence names the node, unless
-    the outcome concerns all nodes."""
+    """Return the job's sentence, made from the sentence of a node. The result names the node, unless the outcome
+    is in `NAMES_NODES`."""
     return sentence if outcome in NAMES_NODES else f"Node {rank}: {sentence}"
 
 
 def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNumber]) -> str:
-    """Return why required metrics have no value. Either the metrics were never seen, or their values were
-    never numbers."""
+    """Return a text that says why required metrics have no value. A metric was never seen, or the metric's matches
+    were never numbers."""
     unseen = ", ".join(f'"{name}"' for name in missing if name not in never_numbers)
     sentences = [f"these required metrics were never seen: {unseen}"] if unseen else []
     for name in missing:
@@ -239,7 +241,7 @@ def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNu
 
 
 def never_a_number(count: int, first: str) -> str:
-    """Return the end of a sentence about a metric whose matches were never numbers."""
+    """Return the predicate of a sentence about a metric whose matches were never numbers."""
     times = "once" if count == 1 else f"{count} times"
     return f'matched {times}, but no match was a number; the first match was "{first}"'
 
@@ -254,8 +256,11 @@ def _titled(nodes: Iterable[tuple[int, Sequence[str] | None]], *, several: bool)
 def _extraction(
     nodes: Sequence[ExtractionSummary], *, failed: Collection[int], seen: Collection[str]
 ) -> ExtractionSummary | None:
-    """Return the summary of all nodes' extraction; None if no node reported an extraction. failed: runs that
-    are excluded from every headline. seen: as for `job_result`."""
+    """Return the summary of all nodes' extraction; None if no node reported an extraction.
+
+    failed: runs that are excluded from every headline.
+    seen: required metrics that lost nodes reported in their last heartbeats.
+    """
     found = nodes[0] if len(nodes) == 1 else _extraction_of_several(nodes, failed=failed) if nodes else None
     if found is None or not seen:
         return found
@@ -305,7 +310,7 @@ def _repeats(nodes: Sequence[Sequence[RepeatOutcome]]) -> list[RepeatOutcome] | 
 
 
 def _repeat(parts: Sequence[RepeatOutcome]) -> RepeatOutcome:
-    """Return the outcome of a run from its parts on the nodes."""
+    """Return the outcome of a run, combined from the outcomes on all nodes."""
     failed = [each for each in parts if each.outcome != Outcome.SUCCEEDED.value]
     own = [each for each in failed if each.outcome != Outcome.PEER_FAILED.value] or failed
     said = min(own, key=lambda each: each.ended or 0) if own else parts[0]
@@ -325,8 +330,8 @@ def generations_of_nodes(
 ) -> list[GenerationOutcome] | None:
     """Return the generations of a job, in order; None if the job has no generations.
 
-    cause: the node from whose report its generations are taken. If `cause` is None, each generation is taken
-    from the report of the generation's first node.
+    cause: the node whose report is preferred for the generations that the node took part in. If `cause` is None, the
+    report of a generation's first node is used.
     """
     parts: dict[int, dict[int, GenerationOutcome]] = {}
     # The report of `cause` comes first, because two nodes may report the same end in different words.
@@ -357,11 +362,13 @@ def _generation(
     *,
     several: bool,
 ) -> GenerationOutcome:
-    """Return the outcome of a generation from its parts, by node.
+    """Return the outcome of a generation from the reports of its nodes.
 
-    told: parts of the nodes that know why and when the generation ended. A hung node does not know, because
-    it possibly still ran the generation during the next generation. before: end of the previous generation
-    (ms UTC). several: whether the job has several nodes.
+    parts: reports of all nodes, by node.
+    told: reports of the nodes that know why and when the generation ended. A hung node does not know the end, because
+    the node possibly still ran the generation during the next generation.
+    before: end of the previous generation (ms UTC).
+    several: whether the job has several nodes.
     """
     first = next(iter(told.values()))
     # A lost node has reported nothing about the generation, but was a member of it.
@@ -402,7 +409,7 @@ def _transports(nodes: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[
 
 
 def _longest(nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the duration of each phase on its slowest node (seconds)."""
+    """Return the longest duration of each phase on any node (seconds)."""
     phases = dict.fromkeys(phase for node in nodes for phase in node)
     return {phase: max(node[phase] for node in nodes if phase in node) for phase in phases}
 

@@ -3,10 +3,10 @@
     launches/<k>/launch.json      the request, written once, before it is sent for the first time; k counts from 1
     launches/<k>/launched.json    its machines, or the refusal
 
-The machine with index i in a launch is node `first_node` + i. A node's number is never used again. The first
-launch has the same objects without the folder. An instance's policy does not allow the instance to write any
-of these objects. Objects with other names are ignored, because a `*` in an instance's policy also matches
-slashes.
+The machine with index i in a launch is node `first_node` + i. The number of a lost node is never used again. The
+objects of the first launch are `launch.json` and `launched.json`, without a folder. An instance's policy does not
+allow the instance to write any of these objects. Objects with other names are ignored, because a `*` in an
+instance's policy also matches slashes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NAME = re.compile(r"(?:launches/([1-9][0-9]{0,5})/)?(launch|launched)\.json", r
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedMachines:
-    """The part of `launched.json` from which the node of each machine is known."""
+    """The keys of `launched.json` that say which node each machine is."""
 
     instances: Texts = field(default_factory=list)
-    """Ids of the instances, in the order of their nodes; empty if EC2 refused the launch."""
+    """Ids of the instances, in the order of the node numbers; empty if EC2 refused the launch."""
     first_node: Count = 0
     replaces: Nodes = field(default_factory=list)
     """Numbers of lost nodes in whose place the machines were launched."""
@@ -46,11 +46,11 @@ class JobMachines:
 
     by_node: Mapping[int, str]
     is_first_known: bool
-    """Whether the machines of the first launch are recorded."""
+    """Whether `by_node` contains the machines of the first launch."""
 
     def has(self, node: int, instance_id: str | None, *, first: int) -> bool:
-        """Return whether a machine may be a node of the job, according to the recorded launches. first:
-        number of nodes of the first launch."""
+        """Return whether the machine `instance_id` may be the node `node` of the job, according to the recorded
+        launches. first: number of nodes of the first launch."""
         if not self.is_first_known and node < first:
             return True
         return instance_id is not None and self.by_node.get(node) == instance_id
@@ -58,13 +58,13 @@ class JobMachines:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSeen:
-    """The objects in the job store that describe one launch."""
+    """Times of the objects `launch.json` and `launched.json` of one launch."""
 
     number: int
     begun: int
     """Time at which the launch was begun (ms UTC, the store's clock)."""
     decided: int | None
-    """Time at which the launch's result was recorded (ms UTC, the store's clock). None if there is no result
+    """Time at which the launch's result was recorded (ms UTC, the store's clock). None if no result is recorded
     yet."""
 
     @property
@@ -79,7 +79,8 @@ def launch_key(record: JobRecord, attempt: int, number: int, name: str) -> str:
 
 
 def launches_seen(record: JobRecord, attempt: int) -> list[LaunchSeen]:
-    """Return all launches that were begun, by number, with one request. Raises StoreError."""
+    """Return all launches that have a `launch.json`, in the order of their numbers. One request finds all launches.
+    Raises StoreError."""
     folder = record.key(f"attempts/{attempt}/")
     objects = record.store.find(f"{folder}launch")
     found: dict[int, dict[str, int]] = {}

@@ -145,11 +145,10 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
 # A new outcome that is not added to one of these groups is only in `OWN_FAILURES`. The groups are tuples
 # instead of sets, so that `in` also accepts the text of an outcome.
 FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
-"""Outcomes of the job that each node also reports as its own outcome. The sentences of computing nodes
-explain these outcomes better than those of serving nodes."""
+"""Outcomes of the job that each node also reports as its own outcome. Nodes that only serve another node explain these
+outcomes less well than other nodes."""
 FOR_ABSENT = (*FOR_ALL, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
-"""Outcomes of the job that a node also reports as its own outcome if the node was not a member of the last
-generation."""
+"""Outcomes of the job that are also the outcome of a node that was not a member of the last generation."""
 NAMES_NODES = (
     Outcome.SUCCEEDED,
     Outcome.CANCELLED,
@@ -158,7 +157,7 @@ NAMES_NODES = (
     Outcome.PEER_FAILED,
     Outcome.PEER_LOST,
 )
-"""Outcomes that concern all nodes, or whose sentences already name the node."""
+"""Outcomes whose sentence concerns all nodes or already names the node."""
 UNCAUSED = (Outcome.OOM, Outcome.KILLED, Outcome.PEER_LOST)
 """Outcomes that are never caused by another node's failure. The time of a node's last heartbeat is taken as
 the time of its loss."""
@@ -167,9 +166,9 @@ OWN_FAILURES = tuple(
     for each in Outcome
     if each not in (Outcome.SUCCEEDED, Outcome.INTERRUPTED, Outcome.PEER_FAILED, Outcome.PEER_LOST)
 )
-"""Outcomes of a node that were caused neither by the end of the node's machine nor by another node."""
+"""Outcomes of a node with a cause on this node, except the end of the node's machine."""
 UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
-"""Outcomes after which the remaining results of a run are not needed."""
+"""Outcomes after which a run is ended without its remaining results."""
 OF_A_RUN = (
     Outcome.SUCCEEDED,
     Outcome.FAILED,
@@ -186,12 +185,11 @@ OF_A_RUN = (
 )
 """Outcomes of a `[repeat]` job that are reported together with the number of the run."""
 WITH_EXIT_STATUS = (Outcome.FAILED, Outcome.KILLED, Outcome.OOM)
-"""Failures of the benchmark itself. The benchmark has an exit code, or a signal ended it."""
+"""Failures of the benchmark with an exit code, or with a signal that ended the benchmark."""
 MAY_GET_BETTER = (*WITH_EXIT_STATUS, Outcome.NO_OUTPUT, Outcome.LOST)
-"""Failures that another try may avoid. All other failures would recur, or were requested."""
+"""Failures that may not occur again after a restart. All other failures would recur, or a user requested the end."""
 NOT_RESTORED = Outcome.PULL_FAILED
-"""Outcome of a member that could not restore the checkpoint. Members pull nothing except checkpoints, so the
-outcome has no other meaning for a member."""
+"""Outcome of a member that could not restore the checkpoint. Members of a generation pull only checkpoints."""
 LOSSES = (
     Outcome.LOST,
     Outcome.PEER_LOST,
@@ -200,12 +198,12 @@ LOSSES = (
     Outcome.AGENT_ERROR,
     NOT_RESTORED,
 )
-"""Outcomes that concern only one node. In an elastic job, a node with one of these outcomes is lost, but the
-benchmark has not failed."""
+"""Outcomes that concern only one node. In an elastic job, each of these outcomes means a lost node, not a failure of
+the benchmark."""
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name: "SIGTERM" for 15, or "signal 99" if no signal has the number 99."""
+    """Return a signal's name, for example "SIGTERM" for 15. For an unknown number, return a text such as "signal 99"."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""`peers.json`: the nodes of an attempt, with the addresses by which they reach each other."""
+"""The nodes of an attempt, and the addresses by which the nodes reach each other: the content of `peers.json`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def _matching(words: str, pattern: str | re.Pattern[str]) -> Rule:
-    """Return the rule that a text matches a pattern. Some texts are written into configuration files, so no
-    text may contain a line break or another special character."""
+    """Return a rule for texts that match `pattern`. Some of the texts are written into configuration files, so no
+    pattern allows a line break or another special character."""
     return Rule(words, check=lambda text: re.fullmatch(pattern, text) is not None)
 
 
@@ -44,27 +44,27 @@ class Peer:
     """A node of the attempt."""
 
     rank: Count
-    """The node's rank among the job's nodes. In a generation, the node's group rank, which is its position
+    """The node's rank among the job's nodes. In a generation, the node's group rank, which is the node's position
     among the members."""
     address: _Address
     """Address at which the other nodes reach this node: an IP address or a host name."""
     slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1
     """Number of the benchmark's processes on this node."""
     port: PortNumber = 0
-    """A port that was free on the node when the node joined; 0 if the node offers no port to other nodes."""
+    """A port of the node that was free when the node joined. 0 if other nodes need no port of this node."""
     instance_id: Text | None = None
     """Id of the node's EC2 instance; None if the node is not an EC2 instance."""
     public_key: _PublicKey | None = None
     """Public SSH key, if the strategy uses SSH: the coordinator's client key, or a worker's host key."""
     interface: _Interface | None = None
-    """The node's network interface to which the address belongs, such as "ens5"."""
+    """The node's network interface with the address `address`, such as "ens5"."""
     agent_port: PortNumber = 0
     """Port on which the node's agent answers requests of other nodes (`peers/direct_question.py`). 0 if the
     agent answers no requests."""
     engine: _Engine | None = None
     """Name and version of the strategy's launcher on the node, such as "mpirun (Open MPI) 4.1.4"."""
     node: Count = -1
-    """The node's number in the job's record, which is never used for another node. Unset: `rank`."""
+    """The node's number in the job's record. No other node ever gets the same number. Unset: `rank`."""
 
     def __post_init__(self) -> None:
         if self.node < 0:
@@ -72,7 +72,7 @@ class Peer:
 
     @property
     def title(self) -> str:
-        """The node's name for people, such as "Node 1 (i-0123, 10.0.0.2)"."""
+        """The node's name at the start of a sentence, such as "Node 1 (i-0123, 10.0.0.2)"."""
         return f"Node {self.node} ({', '.join(filter(None, (self.instance_id, self.address)))})"
 
     @property
@@ -97,8 +97,8 @@ def read_members(table: Mapping[str, Any], *, where: str) -> Members:
 
 
 def generation_token(members: Members, generation: int) -> str:
-    """Return a secret that the nodes of a generation share, or "" if the generation has one node. The secret
-    does not reveal the key with which the agents sign requests."""
+    """Return a secret that the nodes of a generation share, or "" if the generation has one node. The agents' key for
+    signed requests cannot be computed from the secret."""
     if members.key is None:
         return ""
     # Imported here, because most jobs do not need the module.
@@ -113,7 +113,7 @@ def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
 
 
 def peer_of(peers: Sequence[Peer], node: int) -> Peer:
-    """Return the peer of the node with this number. Raises RecordError if no peer has this number."""
+    """Return the peer with the number `node`. Raises RecordError if no peer has this number."""
     for peer in peers:
         if peer.node == node:
             return peer

@@ -68,7 +68,7 @@ class JobRecord:
         return without_credentials(self.exact_job())
 
     def exact_job(self) -> Job:
-        """Return the job descriptor with credentials, for the agents. Raises the same errors as `job`."""
+        """Return the job descriptor with credentials, for the agents. Raises MissingObjectError, DescriptorError."""
         content = self._read(self.key("job.toml"))
         if content is None:
             raise MissingObjectError(f'there is no job "{self.job_id}" in {self.store.url}')
@@ -92,8 +92,8 @@ class JobRecord:
         return self._is_listed(self.key(name))
 
     def put_time(self, name: str) -> int | None:
-        """Return when the job's object `name` was put (ms UTC, by the store's clock); None if there is no
-        such object."""
+        """Return when the job's object `name` was put (ms UTC, by the store's clock); None if the object does not
+        exist."""
         key = self.key(name)
         return next((each.modified for each in self.store.find(key) if each.key == key), None)
 
@@ -106,8 +106,8 @@ class JobRecord:
         """Put an object, unless an object with the same key exists. Return whether this call put the object.
         Raises StoreError.
 
-        False can also mean that an earlier try of the same put succeeded. S3 may also answer "exists" because
-        of a concurrent put that failed later.
+        The result may be False although an earlier try of the same put has written the object. S3 may also answer
+        "exists" because of a concurrent put that failed later.
         """
         for _ in range(_TRIES):
             if self.store.put(key, content, if_absent=True):
@@ -115,14 +115,14 @@ class JobRecord:
             if self._is_listed(key):
                 return False
         raise StoreError(
-            f"{self.store.url}/{key} cannot be settled: the store says that it exists, but it is not there"
+            f"{self.store.url}/{key} cannot be written: the store says that it exists, but does not list it"
         )
 
     def read_listed(self, key: str) -> dict[str, Any] | None:
-        """Return the same as `read_object`, but with a single request. For objects that were listed before.
+        """Return the JSON object at `key`, with a single request. The caller must have listed the object before.
 
-        `read_object` lists the folder first, because S3 gives instances the same answer for a missing object
-        as for a forbidden object.
+        `read_object` lists the folder first, because S3 gives an instance the same answer for a missing object and
+        for a forbidden object.
         """
         return self._table(key, self._get(key))
 
@@ -154,7 +154,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """The objects and growing streams of one node of an attempt."""
+    """The record of a node in one attempt: objects and growing streams."""
 
     job: JobRecord
     rank: int = 0
@@ -174,14 +174,15 @@ class NodeRecord:
         return f"{self.job.store.url}/{self.key(name)}"
 
     def read_object(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object `name` ("ready.json", "heartbeat.json"), or None. Raises StoreError, RecordError."""
+        """Return the node's JSON object `name`, such as "ready.json"; None if the object does not exist. Raises
+        StoreError, RecordError."""
         return self.job.read_object(self.key(name))
 
     def read(self, stream: Stream, position: int, *, limit: int = 2**20) -> bytes:
-        """Return at most `limit` bytes of a stream from `position` on; empty if the stream is shorter.
+        """Return at most `limit` bytes of a stream, beginning at `position`; empty if the stream ends there or before.
 
-        A stream is a sequence of objects, each named by the position of its first byte. The last object may
-        still grow.
+        A stream is a sequence of objects, each named by the position of its first byte. Only the last object of a
+        stream may still grow.
         """
         # The sizes in the listing show whether the stream has new content. Usually there is none, so a
         # request is saved.

@@ -15,7 +15,7 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, field
 
 _LATEST = 2**47
-"""Latest time that is accepted (ms UTC). It is in the year 6429, which calendar functions still support."""
+"""Latest time that is accepted (ms UTC). The time is in the year 6429, which calendar functions still support."""
 
 Text = Annotated[str, Rule("a text")]
 Truth = Annotated[bool, Rule("true or false")]
@@ -31,7 +31,7 @@ Transports = Annotated[dict[Text, Texts], Rule("a table of lists, each of texts"
 
 
 _EVENTS: dict[str, type[RunEvent]] = {}
-"""The events of this version by their types."""
+"""Classes of the events that this version of bai knows, by event type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +133,16 @@ class BenchmarkExitEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RestartEvent(RunEvent):
-    """The benchmark failed, and will be restarted."""
+    """A failed benchmark will be restarted."""
 
     type = "restart"
     generation: Count
     """Number of the generation that begins next."""
     max_restarts: Count
     backoff_seconds: Seconds
-    """Time between the failure and the restart."""
+    """Time between the benchmark's failure and the restart (seconds)."""
     outcome: Text
-    """Outcome of the previous generation: the value of an `Outcome`."""
+    """Outcome of the previous generation, as the value of an `Outcome` member."""
     message: Text
     """Sentence that describes the outcome of the previous generation."""
 
@@ -181,7 +181,7 @@ class CheckpointEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreEvent(RunEvent):
-    """A generation continues from a checkpoint, or begins without one."""
+    """A generation continues from a checkpoint, or begins without a checkpoint."""
 
     type = "restore"
     generation: Count
@@ -197,7 +197,7 @@ class RestoreEvent(RunEvent):
         if self.name is None:
             return f"There is no checkpoint yet: generation {self.generation} begins without one."
         begins = f"Generation {self.generation}" if self.generation else "The job"
-        return f"{begins} goes on from {self.name}."
+        return f"{begins} continues from {self.name}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class TruncationEvent(RunEvent):
 
     type = "output_truncated"
     bytes: Count
-    """Length of the output before it was truncated."""
+    """Length of the output before the truncation (bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +246,9 @@ class NeighbourEvent(RunEvent):
     """Id of the other job. None for a job of another user, because ids of other users' jobs are not
     trusted."""
     since: Moment
-    """Time from which on both jobs ran."""
+    """Time at which this job and the other job began to run together (ms UTC)."""
     until: Moment | None = None
-    """Time until which both jobs ran; None if both still run."""
+    """Time at which one of the two jobs ended (ms UTC); None if both jobs still run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +305,7 @@ class OutcomeEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownEvent(RunEvent):
-    """An event of another version."""
+    """An event that only another version of bai knows."""
 
     type = ""
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -351,13 +351,13 @@ class MetricRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkExit:
-    """The end of the benchmark: `exit.json`. A value is None if it is unknown."""
+    """The end of the benchmark: the content of `exit.json`. Unknown values are None."""
 
     code: Count | None = None
     signal: Count | None = None
     """Signal that ended the benchmark."""
     exec_error: dict[Text, Any] | None = None
-    """Reason why the benchmark never ran."""
+    """Reason why the benchmark could not be started; None if the benchmark was started."""
     stop: Text | None = None
     """The `Outcome` that is the agent's reason for stopping the benchmark."""
     stop_signal: Count | None = None
@@ -400,36 +400,36 @@ class HeadlineValue:
     labels: dict[Text, Text] | None = None
     arm: Text | None = None
     ranks: Count = 1
-    """Number of ranks whose numbers the headline combines."""
+    """Number of ranks whose numbers are combined into the headline."""
     over_ranks: Text | None = None
-    """How ranks are combined, as an `OverRanks`; None for one rank."""
+    """How the numbers of several ranks are combined, as the value of an `OverRanks`; None for a single rank."""
     runs: dict[Text, list[Number]] | None = None
-    """Repeat → numbers of the node's ranks, in the record of one of several nodes. The key is "" if there is
-    only one run."""
+    """Numbers of the node's ranks, by the number of the run; None in a job of one node. In a job without `[repeat]`,
+    the key is ""."""
     generation: Count | None = None
-    """Generation of the headline's values. None if the job has no generations."""
+    """Number of the generation with the headline's values; None if the job has no generations."""
     nodes: dict[Text, Number] | None = None
     """Headline of each node, in a generation of several nodes."""
     per_node: Number | None = None
-    """One node's share of a sum or rate, in a generation of several nodes. None for other metrics."""
+    """A single node's share of a sum or rate, in a generation of several nodes. None for other metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionSummary:
-    """Counts and headlines of the extraction: `extracted.json`."""
+    """Counts and headlines of the extraction, from `extracted.json`."""
 
     records: Count = 0
     lines: Count = 0
     log_bytes: Count = 0
     per_metric: Counts = field(default_factory=dict)
     headlines: dict[Text, HeadlineValue] | None = None
-    """Headlines by metric. A metric is left out if no single number represents it, or if there were too many
-    series."""
+    """Headlines by metric. A metric has no headline if no single number represents the metric, or if the metric has
+    too many series."""
     not_numbers: Counts = field(default_factory=dict)
     never_numbers: dict[Text, NeverNumber] | None = None
     required_missing: Texts = field(default_factory=list)
     empty_presets: Texts = field(default_factory=list)
-    """Presets of which no metric matched a line."""
+    """Names of the presets whose metrics matched no line of the output."""
     results_missing: Texts = field(default_factory=list)
     """Paths of result files without values."""
     required_results_missing: Texts = field(default_factory=list)
@@ -468,7 +468,7 @@ class GitCommit:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatOutcome:
-    """The end of one run of a `[repeat]` job. Values that are not known because the run was lost are None."""
+    """The end of one run of a `[repeat]` job. If the run was lost, its unknown values are None."""
 
     repeat: Count
     """Number of the run, from 0. Warm-up runs are neither counted nor listed."""
@@ -493,11 +493,10 @@ Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOutcome:
-    """The end of one generation of a job with restarts. Values that are not known because the generation was
-    lost are None."""
+    """The end of one generation of a job with restarts. If the generation was lost, its unknown values are None."""
 
     generation: Count
-    """Number of the generation, from 0, which is the number of restarts before the generation."""
+    """Number of the generation, from 0. The number equals the number of restarts before the generation."""
     outcome: Text
     """The value of an `Outcome`."""
     sentence: Text = ""
@@ -513,8 +512,8 @@ class GenerationOutcome:
     members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
     """Numbers of the generation's nodes, in the order of their group ranks."""
     gap_seconds: Seconds | None = None
-    """Time before the generation's start in which no benchmark ran (seconds). None for the first generation,
-    or if the time is unknown."""
+    """Time without a running benchmark before the generation's start (seconds). None for the first generation, or
+    if the time is unknown."""
     headlines: dict[Text, HeadlineValue] = field(default_factory=dict)
     """Headlines of the generation, by metric with labels."""
 
@@ -546,7 +545,7 @@ class ProcessUsage:
     """User and system time of the processes."""
     peak_memory_bytes: Count | None = None
     at_least: Truth = False
-    """Whether the values are only lower bounds, because a process of the program was killed."""
+    """Whether the values are only lower bounds. A killed process of the program does not report its usage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,7 +569,7 @@ class ExtractionEnd(ExtractionSummary):
     """The content of `extracted.json`."""
 
     generations: dict[Text, dict[Text, HeadlineValue]] | None = None
-    """Headlines by generation. None if the job has no generations."""
+    """Headlines by the number of the generation. None if the job has no generations."""
 
     own_usage: ProcessUsage | None = None
 
@@ -595,13 +594,12 @@ class Ending:
     """The end of one node's part of a job, or of the whole job."""
 
     outcome: Text
-    """The value of an `Outcome`. In a result, the value may be an outcome that only another version of bai
-    knows."""
+    """Outcome, as the value of an `Outcome` member. A result of another version of bai may contain an outcome that
+    this version does not know."""
     sentence: Text
     benchmark: BenchmarkExit | None = None
     phases: Annotated[dict[Text, Seconds], Rule("a table of seconds")] | None = None
-    """Duration of each finished phase (seconds). In a job of several nodes, these are the durations on the
-    slowest node."""
+    """Duration of each finished phase (seconds). A job of several nodes has the durations of the slowest node."""
     metrics: ExtractionSummary | None = None
     kafka: KafkaDelivery | None = None
     last_lines: Texts | None = None
@@ -610,11 +608,11 @@ class Ending:
     started: Moment | None = None
     ended: Moment | None = None
     seconds: Seconds | None = None
-    """Duration by a monotonic clock, from the agent's first phase on (seconds). In a job's result, the
-    duration on the slowest node. None if unknown."""
+    """Duration since the agent's first phase, by a monotonic clock (seconds). A job's result contains the duration
+    of the slowest node. None if unknown."""
     warnings: Texts | None = None
     transports: Transports | None = None
-    """Networks that each library reported, such as "NET/Socket" and "P2P"."""
+    """Networks that each communication library reported, such as "NET/Socket" and "P2P"."""
     repeats: Repeats | None = None
     """The runs of a `[repeat]` job that have started, in order; None in other jobs."""
     generations: Generations | None = None
@@ -629,16 +627,16 @@ class NodeOutcome(Ending):
 
     rank: Count = 0
     failed: Moment | None = None
-    """Time at which the benchmark, or the first of its processes, failed (ms UTC). The time is that before
-    other processes are stopped and records are sent."""
+    """Time at which the benchmark, or the first of its processes, failed (ms UTC). Other processes are stopped, and
+    records are sent, only after this time."""
     serves: Truth = False
-    """Whether the node only serves another node, which starts the benchmark's processes on this node or is
+    """Whether the node only serves another node. The other node starts the benchmark's processes on this node, or is
     the client of this node's server."""
     is_server: Truth = False
     """Whether the node runs the job's server. The client notices a failure of the server at once."""
     own_usage: OwnUsage | None = None
     complete: Truth = True
-    """Whether the node has sent all records and files. False if the node has failed and is still sending."""
+    """Whether the node has sent all records and files. False while a failed node still sends records or files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -650,19 +648,19 @@ class JobResult(Ending):
     status: Text
     exit_code: Annotated[int, Rule("an exit code from 0 to 6", 0, max(ExitCode) + 1)]
     git: GitCommit | None = None
-    own_usage: Annotated[list[OwnUsage], Rule("a list of what each node's programs took")] | None = None
-    """Resources that bai's programs used, by rank, for the nodes that reported them."""
+    own_usage: Annotated[list[OwnUsage], Rule("a list of the resources that bai used per node")] | None = None
+    """Resources that bai's programs used on each node that reported its resources, in the order of the ranks."""
     lost: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes that were given up as lost. It is unknown how these nodes ended."""
+    """Ranks of nodes that were given up as lost. The ends of these nodes are unknown."""
     replaced: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes in whose place new machines were launched. None if no machine was replaced."""
+    """Ranks of the nodes that were replaced by new machines; None if no machine was replaced."""
     on_behalf: Truth = False
     """Whether another program wrote the result, because the job's machines could not write it."""
 
     @property
     def duration(self) -> float | None:
-        """Duration of the job (seconds). If the monotonic duration is unknown, the difference between the
-        times of day. None if the times of day are unknown as well."""
+        """Duration of the job (seconds). The difference between the times of day is used if the monotonic duration is
+        unknown. None if neither is known."""
         if self.seconds is not None or self.started is None or self.ended is None:
             return self.seconds
         return max(0, self.ended - self.started) / 1000

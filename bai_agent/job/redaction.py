@@ -14,20 +14,19 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 _SHORTEST = 4
-"""Minimum length of a text that is redacted as a secret. If shorter texts were redacted, ordinary words would
-be hidden."""
+"""Minimum length of a text that is redacted as a secret. The redaction of shorter texts would hide ordinary words."""
 _SHORTEST_LINE = 8
-"""Minimum length of a line that is redacted as a part of a secret of several lines. Shorter lines, such as
-"}" and "EOF", occur in many other texts."""
+"""Minimum length of a single line of a secret that is redacted. Shorter lines of a secret, such as "}" and "EOF",
+also occur in many other texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of first characters by which the forms of secrets are indexed. The shortest form of a secret
-consists of two lines of one character each, which is three characters together with the line break."""
+"""Number of first characters by which the forms of secrets are indexed. The shortest form of a secret has three
+characters: two lines of one character each, and a line break."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"
 )
-"""Pattern of credentials before a host, and of the signature in a signed address."""
+"""Pattern of credentials in an address: a user or password before the host, or a signature in the query."""
 _AS_TEXT = logging.Formatter()
 
 
@@ -59,8 +58,8 @@ class Redactor(logging.Filter):
         return _IN_ADDRESSES.sub(_without_credentials, text) if "=" in text or "@" in text else text
 
     def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
-        """Return `value` with all texts in it redacted, including keys. Only the keys of the outermost
-        `own_levels` tables are not redacted.
+        """Return `value` with all texts redacted, including keys. The keys of the outermost `own_levels` tables stay
+        unchanged.
 
         Keys of the outermost tables are bai's own names, which must not be redacted even if a secret is
         "metrics". Call `redact_all` before the value is encoded, because quotes and line ends of a secret
@@ -105,15 +104,15 @@ class Redactor(logging.Filter):
 
 
 class _Forms:
-    """The texts to replace, indexed by their first characters. A single regular expression of all texts would
-    take seconds if a key file has a thousand lines."""
+    """The texts to replace, indexed by their first characters. An index is used because a regular expression of all
+    lines of a key file would take seconds for a thousand lines."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """Forms of secrets by their first characters. Longer forms come first, because a longer form can
-        contain a shorter form."""
+        """Forms of secrets, by first characters and length. Longer forms come first, because a longer form can contain
+        a shorter form."""
         self._first = re.compile(r"(?!)")
-        """Pattern that matches the first characters of any form."""
+        """Pattern that matches the first character of every form."""
 
     def add(self, forms: Iterable[str]) -> None:
         for form in forms:

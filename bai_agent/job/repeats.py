@@ -1,5 +1,4 @@
-"""Reads `repeats.jsonl`: the beginning and end of each run of a `[repeat]` job, as the job's shim wrote
-them."""
+"""Reads `repeats.jsonl`, in which the shim records the beginning and end of each run of a `[repeat]` job."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class RepeatedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedStep:
-    """A command before or after a run that failed. After such a failure, no further run begins."""
+    """A failed command before or after a run. No further run begins after the failure."""
 
     step: Text
     """"prepare" or "cleanup"."""
@@ -68,12 +67,11 @@ class RepeatedRuns:
     runs: list[RepeatedRun] = field(default_factory=list)
     failed_step: FailedStep | None = None
     ready: int | None = None
-    """Number, among all runs, of the run that waits for permission to begin (from 0). None if no run
-    waits."""
+    """Number of the run that waits for permission to begin, counted among all runs from 0. None if no run waits."""
 
     @property
     def measured(self) -> list[RepeatedRun]:
-        """The runs without warm-up runs, in the order of their numbers in records."""
+        """All runs except warm-up runs, in the order of their numbers in records."""
         return [each for each in self.runs if each.repeat is not None]
 
     def add(self, lines: bytes) -> None:
@@ -116,6 +114,6 @@ class RepeatsFile:
 
 
 def read_repeats(path: Path) -> RepeatedRuns:
-    """Return the content of the `repeats.jsonl` at `path`. If the file does not exist, the returned content
-    is empty."""
+    """Return the content of the file `path`, a `repeats.jsonl`. If the file does not exist, the returned content is
+    empty."""
     return RepeatsFile(path).look()

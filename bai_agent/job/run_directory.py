@@ -1,9 +1,9 @@
 """The names of the files in a run's directory, and functions that write these files.
 
-A run's directory is the node's place in the job store: `<store>/<job>/attempts/<n>/nodes/<rank>/` for a job
-that `bai` runs on this machine, `/var/lib/bai/<job>/` on an instance. `log/<offset>` and
-`metrics/<offset>.jsonl` are hard links to the growing files, so that readers of the store find these files
-under the names of an upload.
+For a job that `bai` runs on this machine, the run's directory is the node's folder in the job store:
+`<store>/<job>/attempts/<n>/nodes/<rank>/`. On an instance, the run's directory is `/var/lib/bai/<job>/`.
+`log/<offset>` and `metrics/<offset>.jsonl` are hard links to the growing files. Readers of the store thus find the
+files of a local job under the same names as uploaded files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _RECORDS_BYTES = 2**20
 _RESULT_BYTES = 2**18
 _GENERATIONS = "generations"
 _JSON_LIMIT = 2**28
-"""Largest JSON file that is read (bytes). The longest list of pulled files is smaller."""
+"""Largest JSON file that is read (bytes). Even the longest manifest of pulled files is smaller."""
 
 
 class _Place:
-    """A file or folder of a run's directory, by its name there.
+    """Path of a file or folder of a run's directory, as an attribute of `RunDir`.
 
     of_arm: whether each arm of `[repeat]` has its own file. of_generation: whether each generation has its
     own file.
@@ -66,10 +66,10 @@ class RunDir:
 
     path: Path
     arm: str | None = None
-    """Arm of `[repeat]` to whose work folder, scripts and venv the paths lead. None for the folders of the
-    whole run."""
+    """Name of the arm of `[repeat]` whose work folder, scripts and venv the paths name. None for the folders that
+    belong to no arm."""
     generation: int = 0
-    """Generation to the files of whose shim the paths lead."""
+    """Number of the generation whose shim's files the paths name."""
 
     def of_arm(self, name: str | None) -> RunDir:
         """Return the paths of the run's directory, with the folders of the arm `name`."""
@@ -80,7 +80,7 @@ class RunDir:
         return replace(self, generation=number)
 
     def newest_generation(self) -> RunDir:
-        """Return the paths of the run's directory, with the files of the newest shim. This shim may not have
+        """Return the paths of the run's directory, with the files of the newest shim. The newest shim may not have
         started yet."""
         return self.of_generation(max(self.generations(), default=0))
 
@@ -101,7 +101,7 @@ class RunDir:
 
     @property
     def own(self) -> Path:
-        """The folder of the arm. If there is no arm, the run's directory."""
+        """The arm's folder; the run's directory if `arm` is None."""
         return self.path if self.arm is None else self.path / "arms" / self.arm
 
     job = _Place("job.toml")
@@ -132,7 +132,7 @@ class RunDir:
         return self.metric_chunks / f"{0:020}.jsonl"
 
     processes = _Place("processes")
-    """Output and exit status of the processes that mpirun started: `<rank>.log` and `<rank>.json`."""
+    """Folder with the output (`<rank>.log`) and the exit status (`<rank>.json`) of each process that mpirun started."""
     emit = _Place("emit.log")
     """The bytes that the benchmark wrote into the FIFO. The shim copies the bytes unchanged."""
     fifo = _Place("fifo")
@@ -153,7 +153,7 @@ class RunDir:
         return self.path / ("launcher" if self.generation == 0 else f"launcher-{self.generation}")
 
     mounts = _Place("mounts")
-    """Targets of `[[mounts]]`, one per line. Each target is written before its file system is mounted. The
+    """Targets of `[[mounts]]`, one per line. A target is written to the file before the file system is mounted. The
     file is deleted after the run."""
     ssh = _Place("ssh")
     """Key and configuration of ssh or sshd, if nodes use SSH. The folder is deleted after the run."""
@@ -179,7 +179,7 @@ class RunDir:
     extractor_search = _Place("extractor.search")
     """The search that the extractor is doing at the moment, if the extractor runs with `--careful`."""
     extractor_disabled = _Place("extractor.disabled.jsonl")
-    """Patterns that took too long, each with the first line that is no longer searched for the pattern."""
+    """Patterns whose search took too long. Each pattern has the number of the first line that is not searched."""
     extracted = _Place("extracted.json")
     """Counts, headlines and warnings. The extractor writes this file when the benchmark has exited and every
     record is in `metrics`."""
@@ -203,7 +203,7 @@ class RunDir:
     checkpoint_held = _Place("checkpoint-held")
     """Folder with hard links to a checkpoint's files during its upload."""
     supervisor = _Place("supervisor.json")
-    """Port and token of the agent's supervisor for AdaptDL's replicas."""
+    """Port and token of the supervisor that the agent runs for AdaptDL's replicas."""
     checkpoint_folder = _Place("checkpoint-folder.json")
     """Absolute path of the `[checkpoint]` folder. The folder was empty when this file was written, so all of
     the folder's content belongs to the job."""
@@ -215,9 +215,9 @@ class RunDir:
     requirements_log = _Place("requirements.log", of_arm=True)
     """Output of pip."""
     reserved = _Place("reserved")
-    """Placeholder that reserves disk space for the last records and events, until the benchmark has ended."""
+    """File that reserves disk space for the last records and events, until the benchmark has ended."""
     reserved_result = _Place("reserved.result")
-    """Placeholder that reserves disk space for the result."""
+    """File that reserves disk space for the result."""
     log_chunks = _Place("log")
     metric_chunks = _Place("metrics")
 
@@ -245,8 +245,8 @@ def make_room_for_result(rundir: RunDir) -> None:
 
 
 def make_folder(folder: Path, *, private: Path) -> None:
-    """Make `folder` and its missing parents. The folder `private` and the folders below it are only
-    accessible to this user, whatever the umask. Raises OSError.
+    """Make `folder` and its missing parents. With any umask, only this user can access new folders at or below
+    `private`. Raises OSError.
 
     Existing folders keep their permissions.
     """
@@ -267,7 +267,7 @@ def make_folder(folder: Path, *, private: Path) -> None:
 
 
 def now_ms() -> int:
-    """Return milliseconds since the epoch, UTC."""
+    """Return the current time in milliseconds since the epoch (UTC)."""
     return time.time_ns() // 1_000_000
 
 
@@ -308,7 +308,7 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace the content of `path` by `value` as JSON, atomically. Lone surrogates (from a file's name that
+    """Atomically replace the content of `path` with `value` as JSON. Lone surrogates (from a file's name that
     is not UTF-8) become "?"."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
     # Odd characters in a benchmark's emitted values and file names must not make the agent fail.
@@ -318,7 +318,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`. None if `path` does not exist or its content is not a JSON object.
 
-    None is also returned for a FIFO, a device or a huge file, because another user may have created the file.
+    Another user may have created the file, so the result is also None for a FIFO, a device or a huge file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -355,7 +355,7 @@ def append_line(descriptor: int, line: bytes) -> None:
 
 
 def open_append(path: Path) -> int:
-    """Return a file descriptor for appending lines to `path`. An unfinished last line is removed first."""
+    """Return a file descriptor for appending lines to `path`. If the file ends with an unfinished line, remove it."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     size = os.fstat(descriptor).st_size
     end = size
@@ -415,8 +415,8 @@ def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def read_job_result(rundir: RunDir, *, is_first: bool) -> bytes | None:
-    """Return the result of the whole job from this node's files. Return None if another node decides the
-    result. is_first: whether this is the first node of a fixed job."""
+    """Return the result of the whole job from this node's files; None if another node writes the job's result.
+    is_first: whether this node is the first node of a fixed job."""
     if rundir.job_result.exists():
         return rundir.job_result.read_bytes()
     return rundir.result.read_bytes() if is_first else None

@@ -1,5 +1,5 @@
-"""Reads TOML text that users or other programs wrote. Text beyond the limits that all of bai's code can
-handle is refused."""
+"""Reads TOML text that users or other programs wrote. Text that exceeds bai's limits is refused, so that all other
+code can handle the result."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TOMLDecodeError = tomllib.TOMLDecodeError
 
 
 class TomlBoundsError(ValueError):
-    """A TOML text exceeds bai's limits, although the text may be valid TOML. The message is the end of a
-    sentence about the file."""
+    """A TOML text exceeds bai's limits, although the text may be valid TOML. The message is a predicate for the file's
+    name, such as "is nested too deep"."""
 
 
 def read_toml_text(text: str) -> dict[str, Any]:

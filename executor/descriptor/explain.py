@@ -35,12 +35,12 @@ _EXPECTED = {
 _MEANT = {"true": "true", "yes": "true", "on": "true", "1": "true"} | dict.fromkeys(
     ("false", "no", "off", "0"), "false"
 )
-"""Other words for true and false → their spelling in TOML."""
+"""Words that users write for true or false, with the spelling in TOML."""
 
 
 def explain(error: ValidationError, *, file: str) -> list[Finding]:
-    """Return a finding for each mistake in `error`. A misspelt key is not additionally reported as
-    missing."""
+    """Return a finding for each mistake in `error`. A misspelt required key gets one finding, not a second
+    finding as a missing key."""
     errors = error.errors(include_url=False)
     misspelt = {(*each["loc"][:-1], _close(each["loc"])) for each in errors if each["type"] in _UNKNOWN}
     return [
@@ -83,7 +83,7 @@ def _words(error: ErrorDetails, path: tuple[str | int, ...]) -> tuple[str, str]:
             f"must be {bound}, not {_described(error['input'])}",
             f"write for example {_line(path, schema)}",
         )
-    return error["msg"], schema.get("description", "see the reference of the benchmark descriptor")
+    return error["msg"], schema.get("description", "see docs/benchmark-descriptor.md")
 
 
 def _unknown(path: tuple[str | int, ...], value: Any) -> tuple[str, str]:
@@ -95,8 +95,7 @@ def _unknown(path: tuple[str | int, ...], value: Any) -> tuple[str, str]:
 
 
 def _meant_key(path: tuple[str | int, ...], key: str, header: str) -> str:
-    """Return advice for an unknown key: a table that has this key, or a similar key of the same table or of
-    another one."""
+    """Return advice for an unknown key. The advice names a table that has this key, or a similar key."""
     close = _close(path)
     homes = [name for name in tables_with(key) if name != header]
     if homes:
@@ -149,7 +148,7 @@ def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schem
     if kind in _TABLES and isinstance(value, list):
         return f"write its header once, with single brackets: [{key_text(path)}]"
     if kind in _TABLES:
-        return f"write it as a table: a line [{key_text(path)}], its keys below"
+        return f"write a table: the line [{key_text(path)}], and the keys below this line"
     if kind in _LISTS and isinstance(value, dict):
         return f"write its header with two brackets: [[{key_text(path)}]]"
     if kind in _LISTS:
@@ -160,8 +159,8 @@ def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schem
 
 
 def _converted(kind: str, value: Any) -> str | None:
-    """Return a value, converted to the type that its key needs, as TOML for a suggestion; None if it is
-    unclear what was meant."""
+    """Return the value as TOML in the type that the key needs, as a suggestion; None if the meaning of the value is
+    unclear."""
     if kind == "string_type" and isinstance(value, (bool, int, float, date, time)):
         return toml_value(str(value).lower() if isinstance(value, bool) else str(value))
     plain = value.strip().lower() if isinstance(value, str) else ""

@@ -28,7 +28,7 @@ class Finding:
     fix: str
     severity: Severity = Severity.ERROR
     item: str = ""
-    """`name` or `src` of the list item on `path`, because users do not count items from 0."""
+    """`name` or `src` of the list item on `path`, which is clearer to users than the item's position."""
     option: str = ""
     """Option that set the value, for example "--set ml.args"; empty if the value is in the file."""
 

@@ -13,7 +13,7 @@ _NEWEST = "last"
 _ARTIFACT = 'write "job:last/model.pt" for an artifact, or "job:last/" for all of them'
 _JOB = 'write "job:ID", or "job:last" for the newest job'
 FORMS = "`job:JOB/path` and `job:JOB/folder/` (artifacts of a job that succeeded)"
-"""Forms of references to artifacts, for the reference in docs/."""
+"""Forms of references to artifacts, as text for `docs/benchmark-descriptor.md`."""
 
 
 def refers_to_job(src: str) -> bool:
@@ -32,27 +32,28 @@ class JobReference:
 
     @property
     def label(self) -> tuple[str, str] | None:
-        """Key and value of the label by which the job is named; None if it is named in another way."""
+        """Key and value of the label in "label=KEY=VALUE"; None if the reference names the job by another form."""
         if not self.job.startswith(_LABEL):
             return None
         key, _, value = self.job.removeprefix(_LABEL).partition("=")
         return key, value
 
     def of(self, job_id: str, artifact: str | None = None) -> str:
-        """Return the reference with the job's id in it. artifact: if set, another artifact of that job."""
+        """Return the text of this reference, with the id of the job as the job's name. artifact: replaces the
+        reference's artifact if not None."""
         artifact = self.artifact if artifact is None else artifact
         return f"{_MARK}{job_id}" + ("" if artifact is None else f"/{artifact}")
 
 
 def read_reference(text: str) -> JobReference:
-    """Return the reference in a text for which `refers_to_job` is true."""
+    """Return the reference in `text`, which begins with "job:"."""
     job, slash, artifact = text.removeprefix(_MARK).partition("/")
     return JobReference(job, artifact if slash else None)
 
 
 def with_job_of(before: str | None, text: str) -> str:
-    """Return the reference `text`, with its job replaced by the job in the earlier reference `before`.
-    Returns `text` unchanged if `before` is None, or if `text` cannot mean that job."""
+    """Return the reference `text` with the job of an earlier reference, `before`. Return `text` unchanged if
+    `before` is None, or if `text` cannot mean the job of `before`."""
     if before is None or not refers_to_job(before):
         return text
     reference, job = read_reference(text), read_reference(before).job
@@ -81,7 +82,7 @@ def artifact_mistake(text: str) -> Mistake | None:
 
 
 def job_mistake(text: str) -> Mistake | None:
-    """Return the mistake in a reference to a job itself; None if there is none."""
+    """Return the mistake in a reference to a job, not to an artifact; None if the reference has no mistake."""
     if not refers_to_job(text):
         return f"{shown(text)} names no job", _JOB
     reference = read_reference(text)
@@ -90,7 +91,7 @@ def job_mistake(text: str) -> Mistake | None:
     if reference.artifact is not None:
         is_usable = reference.label is not None or is_job_id(reference.job.removeprefix(f"{_NEWEST}:"))
         return (
-            f"{shown(text)} names an artifact, but the key needs a job",
+            f"{shown(text)} names an artifact, but this key takes only a job",
             f'write "{_MARK}{reference.job}"' if is_usable else _JOB,
         )
     return None

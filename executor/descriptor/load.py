@@ -29,12 +29,14 @@ def load(
     scripts: Path | None = None,
     variables: Variables | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor in the file `path`, and all findings. If there is a descriptor, all findings are
-    warnings.
+    """Return the descriptor in the file `path`, and all findings. If any finding is an error, return None and all
+    findings.
 
-    content: content of the file, if it has already been read. script: value of `--script`, which replaces
-    `[ml.script] path`. overrides: values that replace the file's. scripts: folder that is checked instead of
-    `[ml.script] path`. variables: environment for `${NAME}`; None: `${NAME}` is not expanded.
+    content: content of the file, if the caller has already read the file.
+    script: value of `--script`, which replaces `[ml.script] path`.
+    overrides: values that replace values of the file.
+    scripts: folder that is checked instead of `[ml.script] path`.
+    variables: environment for `${NAME}`. If None, `${NAME}` is not expanded.
     """
     table, findings = read_toml(path) if content is None else parse_toml(content, file=str(path))
     if table is None:
@@ -62,9 +64,10 @@ def load_table(
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor in `table`, and all findings in the order of the table.
 
-    file: name of the file in findings, except in those about `overrides`. folder: folder of the descriptor;
-    None if it is not on this disk. scripts: folder that is checked instead of `[ml.script] path`. variables:
-    as for `load`.
+    file: name of the file in findings. Findings about `overrides` name the option instead.
+    folder: folder of the descriptor; None if the folder is not on this disk.
+    scripts: folder that is checked instead of `[ml.script] path`.
+    variables: environment for `${NAME}`. If None, `${NAME}` is not expanded.
     """
     strange = _other_file(table, file=file)
     if strange:
@@ -92,7 +95,7 @@ def load_table(
 def _put_values(
     table: dict[str, Any], overrides: Sequence[Override], variables: Variables | None, *, file: str
 ) -> tuple[Origins, list[Finding]]:
-    """Put overrides and values of variables into `table`; return the places of the overrides, and the mistakes."""
+    """Put overrides and values of variables into `table`. Return the overrides by their places, and the mistakes."""
     origins, findings = put_overrides(table, overrides, file=file)
     if variables is None:
         return origins, findings
@@ -102,14 +105,14 @@ def _put_values(
 
 
 def _not_at(reported: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings about keys other than `reported`. A variable reference that was not replaced would
-    otherwise cause a second finding about its key."""
+    """Return the findings about keys that have no finding in `reported`. An unreplaced reference to a variable thus
+    causes only one finding about its key."""
     paths = {finding.path for finding in reported if finding.path}
     return [finding for finding in findings if finding.path not in paths]
 
 
 def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]:
-    """Return the table with `scripts` as `[ml.script] path`, if the table has that key."""
+    """Return the table with `scripts` as `[ml.script] path`. A table without this key is returned unchanged."""
     ml = table.get("ml")
     script = ml.get("script") if isinstance(ml, Mapping) else None
     if scripts is None or not isinstance(script, Mapping) or "path" not in script:
@@ -118,14 +121,14 @@ def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]
 
 
 def _other_file(table: Mapping[str, Any], *, file: str) -> Finding | None:
-    """Return the only finding about a file that is not a benchmark descriptor."""
+    """Return the finding about a file that is not a benchmark descriptor; None for other files."""
     if not table:
         return Finding(file=file, problem="is empty", fix="`bai init` prints a descriptor to start from")
     if "spec_version" not in table and "version" in table and "job" in table:
         return Finding(
             file=file,
             problem="is a job descriptor, which an agent reads; a benchmark descriptor is expected",
-            fix="run it with `bai-agent run`",
+            fix="run the job with `bai-agent run`",
         )
     return None
 
@@ -150,8 +153,7 @@ def _item(table: Mapping[str, Any], path: Sequence[str | int]) -> str:
 
 
 def _position(table: Mapping[str, Any], path: Sequence[str | int]) -> tuple[int, ...]:
-    """Return the position of `path` in the file, for sorting. A missing key is sorted to the end of its
-    table."""
+    """Return the position of `path` in the file, for sorting. A missing key comes after the other keys of its table."""
     found: list[int] = []
     node: Any = table
     for step in path:

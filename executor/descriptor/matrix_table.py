@@ -1,4 +1,4 @@
-"""The table `[matrix]` of a descriptor: values of keys. Each combination of the values is a job of a
+"""The table `[matrix]` of a descriptor: values of keys. Each combination of the values becomes one job of a
 group."""
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class MatrixTable(DescriptorTable):
     max_parallel: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[2])
     """Maximum number of jobs of the group that run at the same time."""
     max_cost: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = Field(default=None, examples=[40.0])
-    """Maximum cost on EC2 of all jobs together (USD): the cost of ended jobs plus the maximum cost of running
-    jobs. Unset: no bound."""
+    """Maximum cost of the whole group on EC2 (USD). The cost of ended jobs and the maximum cost of running jobs
+    count. Unset: no bound."""
     rounds: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[3])
-    """Number of rounds. In each round, every combination runs once, as a job of its own."""
+    """Number of rounds. Each round runs every combination once, as a separate job."""
     seed: int = Field(default=0, ge=0, lt=2**63, examples=[7])
-    """Seed of the order of the combinations in each round."""
+    """Seed for the order of the combinations within a round."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:
@@ -56,7 +56,7 @@ def matrix(table: Raw) -> Iterator[RawFinding]:
         yield from mistakes
         counts.append(len(values) if isinstance(values, list) else 0)
     if not counts:
-        yield error((_TABLE,), "has no key with values", _FIX)
+        yield error((_TABLE,), "names no key with a list of values", _FIX)
     rounds = mine.get("rounds", 1)
     jobs = prod(counts) * (rounds if type(rounds) is int else 1)
     if jobs > MOST_JOBS:
@@ -66,8 +66,8 @@ def matrix(table: Raw) -> Iterator[RawFinding]:
 
 
 def _axes(table: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the keys of a table with their values. In TOML, `hardware.instance_type` without quotes is a
-    table in a table."""
+    """Yield the keys of a table and its subtables, with their values. TOML reads `hardware.instance_type` without
+    quotes as the key `instance_type` of a subtable."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _axes(value, (*where, key))
@@ -88,14 +88,14 @@ def _key_mistakes(where: Where, key: str, paths: dict[KeyPath, str]) -> Iterator
     if path == ("info", "execution_engine"):
         yield error(
             where,
-            "differs from job to job, but all jobs of a group run at one place",
-            "remove it; --on names the place",
+            "is the same for all jobs of a group",
+            "remove it; use the option --on",
         )
     if rest or path[0] == _TABLE:
-        yield error(where, "is not a key that a job can have", _FIX)
+        yield error(where, "is not a key that [matrix] can set", _FIX)
     for other, name in paths.items():
         if overlap(path, other):
-            yield error(where, f"sets the same as {name}", "keep one of the two")
+            yield error(where, f"sets the same key as {name}", "keep one of the two")
     paths[path] = key
 
 
@@ -109,5 +109,5 @@ def _value_mistakes(where: Where, values: Any) -> Iterator[RawFinding]:
             yield error((*where, index), "is a date or a time, which no key accepts", "write a text")
         elif any(type(value) is type(other) and value == other for other in values[:index]):
             yield error(
-                (*where, index), "stands in the list twice", "remove it; rounds = 2 runs all of them twice"
+                (*where, index), "is in the list twice", "remove it; rounds = 2 runs every combination twice"
             )

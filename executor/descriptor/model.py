@@ -2,7 +2,7 @@
 own tables.
 
 The docstrings of the fields are their only descriptions. The JSON Schema, the reference in `docs/benchmark-descriptor.md` and the
-advice of findings are made from them.
+advice of findings contain these docstrings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other
 
 
 def _presets(value: Any) -> Any:
-    """Return the names as a list. A single name becomes a list with one item."""
+    """Return the names of presets as a list. A single name becomes a list with one item."""
     names = [value] if isinstance(value, str) else value
     for name in names if isinstance(names, list) else ():
         if isinstance(name, str) and name not in preset_names():
@@ -84,8 +84,8 @@ class Info(DescriptorTable):
     execution_engine: Literal[
         "default", "local", "aws.ec2", "aws.sagemaker", "aws.eks", "aws.ecs", "aws.batch", "kubernetes"
     ] = Field(default="default", examples=["aws.ec2"], json_schema_extra={"x-advised": ["local", "aws.ec2"]})
-    """Where the benchmark runs: `aws.ec2` on EC2 instances, `local` and `default` on this machine. The other
-    values are for other programs. `--on local` overrides the key."""
+    """Where the benchmark runs. `aws.ec2` means EC2 instances, and `local` and `default` mean this machine. Only
+    other programs support the other engines. The option `--on local` overrides `execution_engine`."""
     scheduling: str = Field(default="single_run", examples=["0 3 * * 1-5"])
     """`single_run`, or the cron expression with which the benchmark service repeats the benchmark."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"task_name": "digits"}])
@@ -105,7 +105,7 @@ class Distributed(DescriptorTable):
     """For `horovod` and `mpi`. With `mpirun`, `bai` starts `mpirun` once for all processes. With `user`, the
     benchmark's command starts `mpirun`."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
-    """Number of times that all processes of `torchrun` are restarted after a process has failed. The same as
+    """Number of times that all processes of `torchrun` are restarted after a process has failed. Another name of
     `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
     """CPUs of each process. `mpirun` binds each process to this many cores. Processes of `torchrun` and
@@ -121,10 +121,11 @@ class Hardware(DescriptorTable):
     instance_type: str = Field(min_length=1, examples=["t3.small"])
     """The EC2 instance type. Runs on this machine ignore the type; write `"local"` for such runs."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
-    """How the command is started. `single_node`: once, on one machine. `each_node`: once on each machine.
-    `horovod`, `mpi`: by `mpirun` over all machines. `torchrun`, `adaptdl`: by torchrun or as AdaptDL's
-    replicas on each machine. `ray`: on the first machine, with Ray on all machines. `inference`: on a client,
-    with a server on a second machine."""
+    """How the command is started. `single_node` starts the command once, on one machine. `each_node` starts the
+    command once on each machine. `horovod` and `mpi` use `mpirun` over all machines. `torchrun` uses torchrun on
+    each machine. `adaptdl` starts AdaptDL's replicas on each machine. `ray` starts the command on the first
+    machine, with Ray on all machines. `inference` starts the command on a client, with a server on a second
+    machine."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. This key takes precedence over `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
@@ -147,10 +148,10 @@ class Env(DescriptorTable):
     """The environment of the benchmark."""
 
     docker_image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The benchmark service's key for the image. `bai` uses an AMI (`ami-…` or `ssm:/…`) as the machine's
-    image, and ignores any other image. To start a container, use `container`."""
+    """The benchmark service's key for the image. If the value is an AMI (`ami-…` or `ssm:/…`), `bai` uses the AMI
+    for the machine. `bai` ignores other images. To start a container, use `container`."""
     image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The image of the machine, for any engine. `[aws.ec2] image` overrides this key."""
+    """The machine image, for every execution engine. `[aws.ec2] image` overrides this key."""
     container: ImageName | None = Field(default=None, examples=["registry.example/train:1"])
     """The image of a container in which podman runs the command, see [containers.md](containers.md). Only for
     `single_node`, `each_node` and `torchrun`."""
@@ -177,14 +178,14 @@ class Script(DescriptorTable):
 
     path: FolderPath | None = Field(default=None, examples=["."])
     """A folder, relative to this file, that is copied as the benchmark's working folder, except virtual
-    environments, caches, `.git`, and files that `.gitignore` and `.baiignore` name. `$(BAI_SCRIPTS_PATH)` is
-    its path in the command."""
+    environments, caches, `.git`, and files that `.gitignore` and `.baiignore` name. In the command,
+    `$(BAI_SCRIPTS_PATH)` is the path of the copied folder."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
-    """An archive with the scripts, in place of `path`: a path relative to this file, or `s3://bucket/key`. An
-    archive in a bucket is fetched at submission."""
+    """An archive with the scripts, in place of `path`: a path relative to this file, or `s3://bucket/key`. `bai`
+    fetches an archive in a bucket when the job is submitted."""
     git: GitAddress | None = Field(default=None, examples=["https://github.com/group/repository"])
-    """The https address of a git repository whose files become the scripts' folder, in place of `path`. The
-    address contains neither a user nor a token, so the repository must be public."""
+    """The https address of a git repository, in place of `path`. The repository's files become the scripts' folder.
+    The address contains neither a user nor a token, so the repository must be public."""
     ref: GitRef | None = Field(default=None, examples=["v1.2"])
     """A branch, a tag or a full commit of the repository in `git`. The name is resolved to a commit at
     submission. Unset: the default branch."""
@@ -201,8 +202,8 @@ class Ml(DescriptorTable):
 
     benchmark_code: str | None = Field(default=None, examples=["python3 train.py"])
     """The command: either one line, which is split as in a shell but run without one, or a script, which has
-    several lines or starts with `#!` (default: `/bin/sh`). `$(NAME)` becomes the value of that environment
-    variable."""
+    several lines or starts with `#!` (default: `/bin/sh`). `$(NAME)` becomes the value of the environment
+    variable `NAME`."""
     args: str | None = Field(default=None, examples=["--epochs 8"])
     """Further arguments, which are appended to the command after a space."""
     cwd: str | None = Field(default=None, min_length=1, examples=["/data/src"])
@@ -226,19 +227,20 @@ class OutputTable(DescriptorTable):
 
     preset: PresetNames = Field(default_factory=list, examples=["fio"])
     """A program whose metrics `bai` knows, or a list of such programs. `bai presets` and
-    [patterns.md](patterns.md) list them. A metric of the same name in this file replaces the preset's."""
+    [patterns.md](patterns.md) list the known programs. A metric of the same name in this file replaces the preset's."""
     metrics: list[MetricTable] = Field(default_factory=list)
     results: list[Results] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs for files that are saved with the job at the end, relative to the benchmark's working folder."""
     buffering: Buffering = Field(default=Buffering.LINE, strict=False, examples=["timed"])
-    """Buffering of the benchmark's output. `line` writes every line at once. `timed` flushes every 100 ms,
-    for large output. `own` changes nothing, so a killed benchmark loses its last lines."""
+    """Buffering of the benchmark's output. With `line`, every line is written immediately. With `timed`, the output
+    is flushed every 100 ms, which suits large output. `own` leaves the benchmark's buffering unchanged, so a killed
+    benchmark loses its last lines."""
     discard_stdout: bool = False
     """Whether the benchmark's standard output is discarded, to time a command that prints a lot. The standard
     error is still saved."""
     warmup: Warmup | None = Field(default=None, examples=["30s"])
-    """Default for the `warmup` of metrics that do not set their own. Unset: nothing is left out."""
+    """Default for the `warmup` of metrics that do not set their own. Unset: no values are left out."""
 
     @property
     def every_metric(self) -> list[MetricTable]:
@@ -247,8 +249,8 @@ class OutputTable(DescriptorTable):
 
 
 class ArmTable(DescriptorTable):
-    """One of two or more arms. The arms take turns in one job, so that they are compared on the same machine:
-    see [repeats.md](repeats.md#comparing-two-or-more)."""
+    """An arm is one of the commands that a job compares. The arms take turns in the job, so that they are compared
+    on the same machine: see [repeats.md](repeats.md#comparing-two-or-more)."""
 
     name: JobId = Field(examples=["b"])
     """The arm's name in results."""
@@ -286,16 +288,16 @@ class CheckpointTable(WrittenCheckpoint):
     and restored before a restart: see [checkpoints.md](checkpoints.md)."""
 
     from_: Annotated[JobText | None, Field(alias="from"), Example("job:last")] = None
-    """An earlier job that has ended, even if it failed or was cancelled: `job:ID`, `job:last`,
-    `job:last:NAME` or `job:label=KEY=VALUE`. This job begins from that job's newest checkpoint."""
+    """Reference to an earlier job that has ended, possibly by a failure or a cancellation: `job:ID`, `job:last`,
+    `job:last:NAME` or `job:label=KEY=VALUE`. The new job begins from the earlier job's newest checkpoint."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
         if self.shared and self.from_ is not None:
-            problem = "is for a folder that is copied, but with shared = true nothing is copied"
+            problem = "has no effect, because shared = true copies no folder"
             yield (
                 "from",
-                (problem, "remove one of them; the benchmark may read the other job's folder itself"),
+                (problem, "remove from or shared; the benchmark can read the other job's folder itself"),
             )
 
 
@@ -304,13 +306,13 @@ class AwsTable(DescriptorTable):
 
     ec2: Ec2 | None = None
     sagemaker: OtherEngine = None
-    """Accepted for another engine; not used here."""
+    """Accepted, but not used by `bai`."""
     eks: OtherEngine = None
-    """Accepted for another engine; not used here."""
+    """Accepted, but not used by `bai`."""
     ecs: OtherEngine = None
-    """Accepted for another engine; not used here."""
+    """Accepted, but not used by `bai`."""
     batch: OtherEngine = None
-    """Accepted for another engine; not used here."""
+    """Accepted, but not used by `bai`."""
 
 
 class Descriptor(DescriptorTable):
@@ -340,9 +342,9 @@ class Descriptor(DescriptorTable):
     server: ServerTable | None = None
     custom_params: CustomParams | None = None
     kubernetes: OtherEngine = None
-    """Accepted for another engine; not used here."""
+    """Accepted, but not used by `bai`."""
     sagemaker: OtherEngine = None
-    """Accepted for another engine; not used here."""
+    """Accepted, but not used by `bai`."""
 
     @property
     def used_server(self) -> ServerTable | None:

@@ -29,29 +29,29 @@ _KINDS = {
 
 Place = tuple[str | int, ...]
 Origins = Mapping[Place, Override]
-"""Places in a table that options have set, or have created in order to set a value below them."""
+"""Overrides by the places in a table that they set or create."""
 
 
 Flags = Mapping[Place, str]
-"""Options that have set values of a descriptor that was made for a script, by place."""
+"""Place of a value in a descriptor made for a script → the option that sets the value."""
 _FLAGS: Flags = {
     ("hardware", "instance_type"): "--instance-type TYPE",
     ("hardware", "distributed", "num_instances"): "--nodes N",
     ("output", "metrics"): "--metric NAME=REGEX",
     ("output", "preset"): "--preset NAME",
 }
-"""Options that set keys of a descriptor that was made for a script, by place. All other keys are set by
-`--set`."""
+"""Options with a key of their own, by the place of the key. In a descriptor made for a script, `--set` sets every
+other key."""
 
 
 OTHER_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
 """Keys that name a folder or an archive with the scripts."""
 REPOSITORY = tuple(("ml", "script", key) for key in ("git", "ref", "folder"))
-"""Keys that name the repository of the scripts."""
+"""Keys of `[ml.script]` that name a git repository with the scripts."""
 
 
 class _OverrideError(Exception):
-    """A value cannot be put into this file. The exception's arguments are problem and fix."""
+    """An override's value cannot be put into the file's table. The exception's arguments are problem and fix."""
 
 
 def names_other_scripts(overrides: Sequence[Override]) -> bool:
@@ -62,8 +62,8 @@ def names_other_scripts(overrides: Sequence[Override]) -> bool:
 def put_overrides(
     table: dict[str, Any], overrides: Sequence[Override], *, file: str
 ) -> tuple[Origins, list[Finding]]:
-    """Put the values of `overrides` into `table`; return their places, and findings for those that could not
-    be put there. Scripts named by options replace the file's repository.
+    """Put the values of `overrides` into `table`; return the places of the values, and a finding for each value
+    without a valid place. If an option names scripts, remove the keys of the file's repository.
     """
     if names_other_scripts(overrides):
         script = at(table, "ml", "script")
@@ -107,7 +107,7 @@ def _put(table: dict[str, Any], override: Override, origins: dict[Place, Overrid
         value = {}  # below an unknown key, which is reported elsewhere
     else:
         raise _OverrideError(
-            f"{key_text(place)} is not in this file, and has no items",
+            f"{key_text(place)} is not in this file, so no item of it can be set",
             f"set the whole list: {key_text(place)}=[…]",
         )
     for name in reversed(new):
@@ -118,7 +118,7 @@ def _put(table: dict[str, Any], override: Override, origins: dict[Place, Overrid
 
 
 def _step_in(node: Any, step: str | int | ItemName, place: Place) -> str | int:
-    """Return the key or position of a step in `node`, which is at `place`."""
+    """Return the key or position in `node` that a step of a path means. place: the place of `node`."""
     if isinstance(step, str):
         return _key_in(node, step, place)
     if not isinstance(node, list):
@@ -130,11 +130,11 @@ def _step_in(node: Any, step: str | int | ItemName, place: Place) -> str | int:
 def _key_in(node: Any, key: str, place: Place) -> str:
     if isinstance(node, list):
         raise _OverrideError(
-            f"{key_text(place)} is a list, but no item of it is named",
-            f"write {key_text(place)}[0] for the first one" + _named_items(node, place),
+            f"{key_text(place)} is a list, but the key names no item",
+            f"write {key_text(place)}[0] for the first item" + _named_items(node, place),
         )
     if not isinstance(node, dict):
-        problem = f"{key_text(place)} is not a table in this file, and has no key {key}"
+        problem = f"{key_text(place)} is not a table in this file, so it cannot have the key {key}"
         raise _OverrideError(problem, "correct the key")
     return key
 
@@ -192,8 +192,8 @@ def _value(override: Override, schema: Schema | None) -> Any:
 
 
 def _means_text(value: Any, wanted: set[str]) -> bool:
-    """Return whether the user meant a text for a key of these types, although the typed text can also be read
-    as `value`."""
+    """Return whether the typed text is kept as a text for a key of these types, although TOML reads it as
+    `value`."""
     kind = _KINDS.get(type(value))
     if "string" not in wanted or kind == "string":
         return False
@@ -206,7 +206,7 @@ def _malformed(error: ValueError) -> _OverrideError:
     # The error's line and column refer to a line that the user has not written.
     reason = str(error).partition(" (at ")[0]
     problem = reason if isinstance(error, TomlBoundsError) else f"is not valid TOML: {reason}"
-    return _OverrideError(problem, 'texts in it need quotes, for example \'["a", "b"]\'')
+    return _OverrideError(problem, 'put texts in quotes, for example \'["a", "b"]\'')
 
 
 def key_types(schema: Schema | None) -> set[str]:
@@ -222,7 +222,8 @@ def key_types(schema: Schema | None) -> set[str]:
 
 
 def name_option(finding: Finding, origins: Origins) -> Finding:
-    """Return `finding` with the option that set the value, if an option did."""
+    """Return `finding` with the option that set the value. If no option set the value, return `finding`
+    unchanged."""
     for length in range(len(finding.path), 0, -1):
         override = origins.get(finding.path[:length])
         if override is not None:
@@ -233,8 +234,8 @@ def name_option(finding: Finding, origins: Origins) -> Finding:
 
 
 def name_flag(finding: Finding, flags: Flags) -> Finding:
-    """Return a finding about the descriptor of a script, with the option that sets its key. flags: options
-    that have set values.
+    """Return a finding with the option that sets the finding's key, for a descriptor made for a script. flags:
+    options that have set values.
     """
     if finding.option or not finding.path:
         return finding
@@ -246,7 +247,7 @@ def name_flag(finding: Finding, flags: Flags) -> Finding:
 
 
 def expected_origins(overrides: Sequence[Override]) -> Origins:
-    """Return those places that `overrides` set that are known without reading the file."""
+    """Return the overrides by their places, without the overrides whose places depend on the file."""
     return {
         tuple(step for step in each.path if not isinstance(step, ItemName)): each
         for each in overrides

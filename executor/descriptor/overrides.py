@@ -1,6 +1,6 @@
-"""Values that override those of a file. The values are read from `--set KEY=VALUE` or given by a program, and
-saved in the job's record. A mistake that does not depend on the file is a UsageError. `override_places.py`
-finds the mistakes that depend on the file.
+"""Values that override the values of a file. The values are read from `--set KEY=VALUE` or given by a program, and
+saved in the job's record. This module raises UsageError for mistakes that do not depend on the file.
+`override_places.py` finds the mistakes that depend on the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REDACTED = "***"
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """A value for one key that overrides the file's."""
+    """A value for one key that overrides the file's value."""
 
     option: str
     """Option that set the value, for example "--set ml.args"."""
@@ -63,8 +63,7 @@ def _read_override(text: str) -> Override:
 
 
 def key_override(option: str, path: tuple[str, ...], value: Any) -> Override:
-    """Return the override for an option that sets the key at `path`. It is an error if the value is not
-    used."""
+    """Return the override for an option that sets the key at `path`. An unused value is an error."""
     return Override(option=option, key=key_text(path), path=path, value=value, typed=False, must_count=True)
 
 
@@ -78,7 +77,7 @@ def program_overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
         option = f"set[{toml_value(key)}]"
         path, rest = _key_path(key, where=option)
         if rest:
-            raise UsageError(f"{option}: only the key belongs there; remove {shown(rest)}")
+            raise UsageError(f"{option}: must be a key without a value; remove {shown(rest)}")
         found.append(
             Override(option=option, key=key.strip(), path=path, value=_plain(value, option), typed=False)
         )
@@ -93,7 +92,7 @@ def _key_path(text: str, *, where: str) -> tuple[KeyPath, str]:
 
 
 def _plain(value: Any, option: str) -> Any:
-    """Return `value` in TOML's types. A path becomes text."""
+    """Return a Python value in the types of TOML. A path becomes text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each, option) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -104,7 +103,7 @@ def _plain(value: Any, option: str) -> Any:
         raise UsageError(f"{option}: an integer must fit into 64 bits")
     if not isinstance(value, (str, int, float, date, time)):
         raise UsageError(
-            f"{option}: {type(value).__name__} is not a type of TOML; give a text, a number, a bool, a list or a dict"
+            f"{option}: {type(value).__name__} is not a type of TOML; use a text, a number, a bool, a list or a dict"
         )
     return value
 
@@ -115,7 +114,7 @@ def read_value(text: str) -> Any:
     # A comment would hide the rest of the text, and a second key would be set, too.
     inline = read_toml_text(f"table = {{ value = {text} }}")
     if list(alone) != ["value"] or list(inline) != ["table"] or list(inline["table"]) != ["value"]:
-        raise ValueError("is more than one value")
+        raise ValueError("contains more than one value")
     return alone["value"]
 
 

@@ -1,4 +1,4 @@
-"""Access to a raw descriptor, whose keys may be missing or have wrong types. Also the form of the findings
+"""Access to a raw descriptor, whose keys may be missing or have wrong types. The module also defines the findings
 that checks report."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def warning(where: Where, problem: str, fix: str) -> RawFinding:
 
 
 def at(table: Raw, *keys: str) -> Raw:
-    """Return the table at `keys`, or an empty one if there is none."""
+    """Return the table at `keys`, or an empty table if `keys` lead to no table."""
     node: Any = table
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
@@ -41,7 +41,7 @@ def items(table: Raw, *keys: str) -> Iterator[tuple[Where, Raw]]:
 
 
 def text_at(table: Raw, key: str) -> str:
-    """Return the text at `key`, or an empty one if there is none."""
+    """Return the text at `key`; "" if the value is not a text or is missing."""
     value = table.get(key)
     return value if isinstance(value, str) else ""
 

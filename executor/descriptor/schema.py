@@ -1,5 +1,5 @@
-"""The JSON Schema of a benchmark descriptor, made from the model. Editors use it to complete and check TOML
-files."""
+"""The JSON Schema of a benchmark descriptor, generated from `model.py`. Editors use the schema to complete and check
+TOML files."""
 
 from __future__ import annotations
 
@@ -58,9 +58,8 @@ def _described(schema: Schema, table: type) -> Schema:
 
 
 def _field_texts(table: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a class and of its base classes. pydantic can also read field
-    docstrings (use_attribute_docstrings). But pydantic would read them at each import, which takes a third of
-    the import's time.
+    """Return the docstrings of the fields of a class and of its base classes. pydantic's own reader of field
+    docstrings (use_attribute_docstrings) runs at each import, and takes a third of the import's time.
     """
     found: dict[str, str] = {}
     for each in reversed(table.__mro__):
@@ -109,8 +108,8 @@ def settable_keys() -> list[str]:
 
 
 def tables() -> list[tuple[str, Schema]]:
-    """Return the schema of each table with its header, for example ("[[output.metrics]]", …). The header of
-    the root is ""."""
+    """Return the schema of each table with its header, for example ("[[output.metrics]]", …). The table
+    at the top of the file has the header ""."""
     found: list[tuple[str, Schema]] = []
 
     def walk(node: Schema, path: tuple[str, ...], *, many: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tables of a descriptor that have the format of the benchmark service. Some of them are only for engines that `bai` does not have."""
+"""Tables of a descriptor that have the format of the benchmark service. Some tables are only for engines that `bai` does not have."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MetricTable(WrittenMetric):
     """A number to take from the benchmark's output."""
 
     warmup: Annotated[Warmup | None, About.SUMMARY, Example("30s")] = None
-    """First values that statistics and headline leave out, as a time since the benchmark's start or as a
-    number of values of each series. Unset: `warmup` of `[output]`."""
+    """Warm-up whose values are left out of statistics and headline: a time since the benchmark's start, or a
+    number of first values of each series. Unset: `warmup` of `[output]`."""
     example: Annotated[str | None, Example("epoch 3: train loss 0.6931")] = None
     """A line of the benchmark's output. `bai validate` runs the pattern on this line, and prints the
     values."""
@@ -61,8 +61,8 @@ class ServerEnv(DescriptorTable):
     start_command_args: str | None = Field(default=None, examples=["--model=digits"])
     """Arguments of the start command."""
     ports: list[Port] = Field(min_length=1, examples=[[8080, 8081]])
-    """Ports on which the server listens, at the address of its machine. The client's environment has the
-    ports as `INFERENCE_SERVER_PORT`, `INFERENCE_SERVER_PORT_1` and so on."""
+    """Ports on which the server listens, at the address of its machine. The client finds the ports in
+    the variables `INFERENCE_SERVER_PORT`, `INFERENCE_SERVER_PORT_1` and so on."""
     privileged: bool = False
     """Accepted for containers."""
     extended_shm: bool = True
@@ -74,12 +74,12 @@ class ServerEnv(DescriptorTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(SourceTable):
-    """A model that the server loads. Only the server's machine pulls it."""
+    """A model that the server loads. Only the server's machine pulls the model."""
 
     src: Annotated[SourceText, Example("s3://bucket/model.tar")]
     """Address of the model, as in `[[data.sources]]`, but without `job:…`."""
     path: Annotated[TargetPath, Example("/models/model.tar")]
-    """Path on the machine, as in `[[data.sources]]`."""
+    """Path on the server's machine, written as in `[[data.sources]]`."""
 
 
 class ServerOutput(DescriptorTable):
@@ -98,7 +98,7 @@ class ServerTable(DescriptorTable):
 
 
 class CustomParams(DescriptorTable):
-    """Parameters of other engines. `dashboard` and `region` become the labels `dashboard-name` and `region`."""
+    """Parameters of other engines. The keys `dashboard` and `region` set the labels `dashboard-name` and `region`."""
 
     python_version: str | None = Field(default=None, examples=["py3"])
     """Parameter of SageMaker."""

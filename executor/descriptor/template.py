@@ -1,4 +1,4 @@
-"""The descriptor that `bai init` prints. It runs without changes, and shows the tables that most users
+"""The descriptor that `bai init` prints. The descriptor runs without changes, and shows the tables that most users
 need."""
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ better = "lower"
 # HF_TOKEN = "env:HF_TOKEN"
 
 [limits]
-# Maximum time from the benchmark's start, after which it is ended.
+# Maximum duration of the benchmark.
 max_runtime = "10m"
 # A benchmark that prints nothing for this time is ended.
 # no_output = "5m"
 
-# A benchmark that fails is started again. It finds its checkpoints in $BAI_CHECKPOINT_DIR:
+# A benchmark that fails is started again. The benchmark finds its checkpoints in $BAI_CHECKPOINT_DIR:
 # [restart]
 # max_restarts = 3
 # [checkpoint]

@@ -16,15 +16,15 @@ else."""
 
 _UNCLOSED = "a [ is never closed: a list ends with ]"
 _ADVICE = (
-    ("Unescaped '\\'", "a backslash needs single quotes around the text: pattern = 'loss (\\d+)'"),
+    ("Unescaped '\\'", "put a text with a backslash in single quotes: pattern = 'loss (\\d+)'"),
     ("Invalid value", 'a text needs quotes around it: key = "text"'),
-    ("Expected '=' after a key", 'write key = "value"; a table\'s name is in brackets: [table]'),
+    ("Expected '=' after a key", 'write key = "value", or a table\'s name in brackets: [table]'),
     ("Cannot overwrite a value", "this key or table is defined twice; keep one"),
     ("Cannot declare", "this table is defined twice; keep one, or write [[…]] if it is a list"),
     ("Cannot mutate immutable namespace", "this table was already written in { … }; keep one form"),
     (
         "Expected newline or end of document",
-        "one key a line; a quote inside a text is written \\\", or the text in '…'",
+        "write one key per line; inside a text, write \\\" for a quote, or put the text in '…'",
     ),
     ("Expected ']'", "a table's name ends with ] and a list's with ]]"),
     (
@@ -32,7 +32,7 @@ _ADVICE = (
         "the text's closing quote is missing; a text of several lines is between three quotes",
     ),
     ("Unclosed array", _UNCLOSED),
-    ("Unclosed inline table", "a table in one line ends with }"),
+    ("Unclosed inline table", "close the inline table with }"),
     ("Unterminated string", "the text's closing quote is missing"),
 )
 
@@ -85,7 +85,7 @@ def _content(path: Path) -> bytes | Finding:
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         inside = sorted(each.name for each in path.glob("*.toml")) if stat.S_ISDIR(mode) else []
         fix = (
-            f"name the file in it: {path / inside[0]}"
+            f"name a file in the folder: {path / inside[0]}"
             if inside
             else "name the TOML file that describes the benchmark"
         )
@@ -100,7 +100,7 @@ def _unreadable(path: Path, error: OSError) -> tuple[str, str]:
         fix = f"there is: {', '.join(nearby)}" if nearby else f"`bai init > {path}` writes a first one"
         return "does not exist", fix
     if isinstance(error, PermissionError):
-        return "may not be read by you", f"`chmod u+r {path}`, or ask its owner"
+        return "cannot be read: permission denied", f"run `chmod u+r {path}`, or ask the file's owner"
     return f"cannot be read: {error.strerror}", "name the TOML file that describes the benchmark"
 
 
@@ -125,9 +125,9 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
 
 
 def _in_open_list(lines: list[str], number: int, column: int | None) -> bool:
-    """Return whether the parser expected a list's next item at the end of the file, or before the next key or table.
+    """Return whether a list is still open at the parser's position: at the end of the file, or before a key or table.
 
-    number, column: the parser's position, counted from 1; no column at the end of the file.
+    number, column: the parser's position, counted from 1. column: None for the end of the file.
     """
     if column is None:
         before, goes_on = lines, True

@@ -42,7 +42,7 @@ def key_text(path: Sequence[str | int]) -> str:
 
 
 def read_key_path(text: str) -> tuple[KeyPath, str]:
-    """Return the key at the start of `text`, and the rest, which is "" or begins with "=".
+    """Split `text` into the key at its start and the remaining text, which is "" or begins with "=".
 
     Raises ValueError with the position of the mistake.
     """

@@ -46,7 +46,7 @@ _RANGE_FIX = 'write for example num_instances = 2, or num_instances = "2:4" for 
 
 
 def read_node_range(value: object) -> NodeRange:
-    """Return the number of machines that a descriptor requests: `4`, "4" or "2:4". Raises MistakeError."""
+    """Return the requested number of machines from a value such as `4`, "4" or "2:4". Raises MistakeError."""
     if isinstance(value, NodeRange):  # the value is the default
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -65,11 +65,11 @@ def _checked_range(most: int, least: int | None) -> NodeRange:
         raise wrong(f"must be at least 1, not the number {lowest}", _RANGE_FIX)
     if most > LAUNCH_LIMIT:
         raise wrong(
-            f"{most:,} machines are more than one launch can start, but each job is one launch",
-            f"write at most {LAUNCH_LIMIT}, or make several jobs of it",
+            f"{most:,} machines are more than EC2 starts in one launch",
+            f"write at most {LAUNCH_LIMIT}, or run several jobs",
         )
     if least is not None and least > most:
-        raise wrong(f'"{least}:{most}" has more machines at least than at most', f'write "{most}:{least}"')
+        raise wrong(f'the minimum of "{least}:{most}" is greater than the maximum', f'write "{most}:{least}"')
     return NodeRange(most=most, least=least)
 
 
@@ -82,7 +82,7 @@ def _warmup(value: Any) -> Any:
             raise wrong("must be a duration or a number of values", 'write for example "30s", or 100')
         return written_duration(value)
     if not 0 <= value < 2**63:
-        raise wrong("must be at least 0 values, and fit into 64 bits", 'write for example "30s", or 100')
+        raise wrong("must be an integer from 0 that fits into 64 bits", 'write for example "30s", or 100')
     return value
 
 
@@ -90,8 +90,8 @@ Warmup = Annotated[timedelta | int, WrittenAs(_warmup, {"type": ["string", "inte
 
 
 def _variable(value: Any) -> Any:
-    """Return an integer as its text. Floats and booleans can be written in several ways, so the user has to
-    write a text."""
+    """Return an integer as its text. Floats and booleans remain errors, because a float or a boolean has several
+    spellings."""
     return str(value) if type(value) is int else value
 
 
@@ -162,7 +162,7 @@ def _source(text: str) -> Mistake | None:
         return no_tilde(text)
     scheme = SCHEMES.get(name)
     if scheme is None:
-        return f'"{name}://" cannot be pulled from', f"use {schemes_text()} or a path"
+        return f'"{name}://" is not a supported scheme', f"use {schemes_text()} or a path"
     return scheme.mistake(text)
 
 

@@ -1,5 +1,5 @@
 """Expands `${NAME}` in a descriptor's values, from the environment of the user who calls `bai`. Each changed
-value becomes an override, so that the job's record contains it.
+value becomes an override, so that the job's record contains the value.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from executor.descriptor.toml_text import KeyPath, key_text
 Variables = Mapping[str, str]
 
 _ITEM = "*"
-"""Stands for any item of a list, or any key of a table."""
+"""Step of a path that matches every item of a list and every key of a table."""
 _VARIABLES = (("env", "vars"), ("repeat", "arms", _ITEM, "vars"))
 _ARGUMENTS = (("ml", "args"), ("repeat", "arms", _ITEM, "args"))
 _PLACES = (*_VARIABLES, *_ARGUMENTS, ("data", "sources"), ("aws", "ec2"), ("hardware",))
-"""Keys whose values, and all values below them, are expanded. No shell and no pattern reads these values,
-except those in `_SHELL`."""
+"""Keys whose values, and all values below them, are expanded. No shell and no pattern reads these values. The keys
+in `_SHELL` are excluded."""
 _SHELL = (("aws", "ec2", "init_commands"),)
 _REFERENCE = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<wrong>\$\{)"
@@ -143,7 +143,7 @@ def _expanded(text: str, variables: Variables, place: KeyPath) -> str:
 def _value(name: str, default: str | None, variables: Variables, *, use: str) -> str | None:
     """Return the variable's value, or None if its default is to be used. Raises _ReferenceError.
 
-    use: end of the advice for a secret.
+    use: text that is appended to the advice if the value looks like a secret.
     """
     value = variables.get(name)
     uses_default = not value and default is not None
@@ -188,8 +188,8 @@ class _Quotes:
                 self._quote = each
 
     def escape(self, value: str) -> str:
-        """Return a value, escaped so that the value stays inside the quotes around it. A value outside quotes
-        is split as if the user had written it there."""
+        """Return `value`, escaped for the quotes at the current position. Outside of quotes, return `value` unchanged,
+        because spaces in the value then separate arguments."""
         if self._quote == '"':
             return re.sub(r'(["\\])', r"\\\1", value)
         return value.replace("'", "'\"'\"'") if self._quote else value

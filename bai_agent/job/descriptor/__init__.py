@@ -56,8 +56,8 @@ class Job:
     end: End = End()
     git: Git | None = None
     set: dict[str, str] = field(default_factory=dict)
-    """Key of the benchmark descriptor → text of `--set`, which replaced the value in the file. Only shown to
-    users."""
+    """Keys of the benchmark descriptor that `--set` overrides, each with the text given to `--set`. Only shown
+    to users."""
 
     def __post_init__(self) -> None:
         arms = {each.name for each in self.repeat.arms} if self.repeat is not None else set()
@@ -66,7 +66,9 @@ class Job:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is not defined in [[repeat.arms]]')
         self._check_mounts()
         if self.restart.max_restarts and self.strategy.max_restarts:
-            raise ValueError("[restart] and [strategy] max_restarts are one key; keep that of [restart]")
+            raise ValueError(
+                "max_restarts is set in [restart] and in [strategy]; remove the key from [strategy]"
+            )
         self._check_elastic()
         self._check_server()
         if self.checkpoint is not None and self.checkpoint.origin is not None and self.store is None:
@@ -78,20 +80,20 @@ class Job:
     def _check_repeat(self, repeat: Repeat) -> None:
         if self.restart.max_restarts:
             raise ValueError(
-                "[restart] max_restarts is not for jobs with [repeat], because a restarted run measures nothing"
+                "[restart] max_restarts cannot be combined with [repeat], because a restarted run is no valid measurement"
             )
         if self.is_elastic:
             raise ValueError(
-                "[strategy] min_nodes is not for jobs with [repeat], because runs on different numbers of nodes cannot be compared"
+                "[strategy] min_nodes cannot be combined with [repeat], because runs on different numbers of nodes cannot be compared"
             )
         if self.checkpoint is not None:
             raise ValueError(
-                "[checkpoint] is not for jobs with [repeat], because a run that continues another run measures nothing"
+                "[checkpoint] cannot be combined with [repeat], because a continued run is no valid measurement"
             )
         if self.runs_together and repeat.keep_going:
             raise ValueError(
-                f"[repeat] keep_going is not for the strategy {self.strategy.name} on several nodes, because after a failed run on one of "
-                "them, the others possibly wait for ever"
+                f"[repeat] keep_going cannot be used with {self.strategy.name} on several nodes: after a failed run on one node, the "
+                "other nodes may wait for ever"
             )
         if self.arms_apart and self.strategy.nodes > 1 and self.strategy.name in SHARED_FILES_STRATEGIES:
             raise ValueError(
@@ -168,8 +170,8 @@ class Job:
 
     @property
     def arms_apart(self) -> tuple[Arm, ...]:
-        """The arms of the job, if each arm has folders of its own, because some source is for one arm only.
-        Empty if the arms share all folders."""
+        """All arms of the job, if each arm has its own folders. Empty if the arms share all folders. Each arm
+        has its own folders if any source names an arm."""
         if self.repeat is None or all(each.arm is None for each in self.sources):
             return ()
         return self.repeat.arms
@@ -190,8 +192,8 @@ class Job:
         return self.server is not None and node == SERVER_NODE
 
     def of_node(self, node: int) -> Job:
-        """Return the job as a node runs it. If the job has a server, this is the server's part or the client's
-        part."""
+        """Return the job as a node runs it. In a job with a server, a node runs only the server's part or only
+        the client's part."""
         if self.server is None:
             return self
         serves = self.is_server(node)
@@ -217,8 +219,8 @@ class Job:
         return self.strategy.name in TOGETHER_STRATEGIES and self.strategy.nodes > 1
 
     def named_metrics(self) -> tuple[Metric, ...]:
-        """Return the named metrics: those with a pattern, and those from result files, which have no
-        pattern."""
+        """Return the metrics of `[[metrics]]`, and the metrics that `[[results]]` names. Metrics of `[[results]]`
+        have no pattern."""
         of_files = (
             as_kind(Metric, each, name=name, required=False) for each in self.results for name in each.names
         )

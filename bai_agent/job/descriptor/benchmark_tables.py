@@ -1,5 +1,4 @@
-"""The job's identity, its command with its runs and arms, and the files that are saved: `[job]`, `[git]`,
-`[benchmark]`, `[output]` and `[repeat]`."""
+"""The tables `[job]`, `[git]`, `[benchmark]`, `[output]` and `[repeat]` of a job descriptor."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
 LEAST_RUNS = 10
-"""Number of runs after which `until` is evaluated for the first time. If fewer runs were enough, the
-confidence interval at which the job stops would often be too narrow."""
+"""Number of runs after which `until` is evaluated for the first time. After fewer runs, the computed
+confidence interval would often be too narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +78,8 @@ class Benchmark:
     """The command and its arguments, which are started without a shell. `$(NAME)` is replaced by the value of
     the environment variable."""
     script: str | None = None
-    """The text of a script. /bin/sh runs the script if its first line does not begin with `#!`. If there is a
-    script, `argv` has the script's arguments."""
+    """The text of a script. /bin/sh runs the script if its first line does not begin with `#!`. With `script`,
+    `argv` contains the script's arguments."""
     cwd: str | None = None
     """The folder in which the command starts: absolute, or relative to the work folder. Unset: the scripts'
     folder if the job has scripts, else the work folder."""
@@ -145,11 +144,11 @@ class Arm:
     """The arm's command and its arguments, in place of the command of `[benchmark]`."""
     script: str | None = None
     env: dict[VariableName, str] = field(default_factory=dict)
-    """The arm's complete environment, in place of the environment of `[benchmark]`."""
+    """The arm's complete environment, which replaces the environment of `[benchmark]`."""
     prepare: tuple[str, ...] = ()
-    """Command before each run of the arm. Empty: the command of `[repeat]`."""
+    """Command before each run of the arm. If empty, the arm uses `prepare` of `[repeat]`."""
     cleanup: tuple[str, ...] = ()
-    """Command after each run of the arm. Empty: the command of `[repeat]`."""
+    """Command after each run of the arm. If empty, the arm uses `cleanup` of `[repeat]`."""
     requirements: str | None = None
     """Requirements file of the arm, in place of the requirements file of `[benchmark]`, if arms have folders
     of their own."""
@@ -169,24 +168,24 @@ class WrittenRepeat(DeclaredTable):
     warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
     """Number of warm-up runs before the measured runs. No metric is taken from warm-up runs."""
     until: Annotated[PositivePercentage | None, Example("2%")] = None
-    """Required precision of the mean of `metric`. From the tenth run on, the job stops when the 95 %
-    confidence interval reaches at most this share of the mean to either side at two successive checks, and
-    the runs have no trend. With arms, the interval is that of the difference between arms."""
+    """Required precision of the mean of `metric`, as a share of the mean. The job stops when the 95 % confidence
+    interval extends at most this share to either side at two successive checks, and the runs have no trend. The
+    first check is after ten runs of each arm. With arms, the interval of the difference between arms counts."""
     metric: Annotated[FilledText | None, Example("throughput")] = None
-    """The metric whose headline `until` evaluates, or a resource of each run: `wall_time`, `cpu_time`,
-    `user_time`, `system_time`, `peak_memory`. Unset: the only metric with `better`."""
+    """Name of the metric whose headline `until` evaluates, or name of a resource of each run (`wall_time`,
+    `cpu_time`, `user_time`, `system_time`, `peak_memory`). If unset, `until` uses the only metric with `better`."""
     max_time: Annotated[PositiveDuration | None, Example("2h")] = None
-    """Time after which no new run begins (with arms: no new block). Unset: only `[limits] max_runtime` limits
-    the time of all runs together."""
+    """Time after which no new run begins. In a job with arms, no new block (one run of each arm) begins. Unset:
+    only `[limits] max_runtime` limits the time of all runs together."""
     min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """With `max_time`: number of runs that are made even if `max_time` is over. If `max_time` then prevents
+    """With `max_time`: minimum number of runs, which are made even after `max_time`. If `max_time` then prevents
     further runs, there is no warning."""
     keep_going: bool = False
     """Whether further runs are made after a run has failed. The job still fails. Not for `torchrun` or
     `each_node` on several nodes."""
     ignore_failure: bool = False
-    """Whether a run counts as successful with any exit code. A run still fails if a signal ends the run or
-    its command cannot be started."""
+    """Whether a run counts as successful with any exit code. A run still fails if a signal ends the benchmark,
+    or if the benchmark cannot be started."""
     seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
     """Seed of the order in which the arms take turns."""
 
@@ -203,7 +202,7 @@ class Repeat(WrittenRepeat):
     cleanup: tuple[str, ...] = ()
     """Command that is run after each run, with its arguments. Empty: no command."""
     arms: tuple[Arm, ...] = ()
-    """Two or more arms that take turns, each for an equal part of `runs`. Empty if the job has no arms."""
+    """Two or more arms that take turns. Each arm gets an equal part of `runs`. Empty if the job has no arms."""
 
     def __post_init__(self) -> None:
         if (self.until is None) != (self.metric is None):
@@ -213,7 +212,7 @@ class Repeat(WrittenRepeat):
         if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
             raise ValueError("min_runs must be an integer from 1 to runs")
         if self.min_runs is not None and self.max_time is None:
-            raise ValueError("min_runs is for max_time: the least number of runs despite max_time")
+            raise ValueError("min_runs has an effect only with max_time; add max_time, or remove min_runs")
         if self.arms and not 1 < len(self.arms) == len({each.name for each in self.arms}):
             raise ValueError("arms must be at least two tables with different names")
         if self.arms and (self.runs % len(self.arms) or self.warmup_runs % len(self.arms)):
@@ -223,8 +222,8 @@ class Repeat(WrittenRepeat):
 
     @property
     def sequence(self) -> list[int]:
-        """Return the arm of each run, including warm-up runs. Every block has each arm once, in an order that
-        the seed decides."""
+        """Return the arm of each run, including warm-up runs. Every block contains each arm once. The order within
+        a block depends on the seed."""
         if not self.arms:
             return [0] * (self.warmup_runs + self.runs)
         count = len(self.arms)
@@ -232,7 +231,7 @@ class Repeat(WrittenRepeat):
 
     @property
     def arms_of_runs(self) -> list[str]:
-        """Number of a run in records → name of the run's arm. Empty if the job has no arms."""
+        """Name of each run's arm, in the order of the runs' numbers in records. Empty if the job has no arms."""
         return [self.arms[arm].name for arm in self.sequence[self.warmup_runs :]] if self.arms else []
 
     @property
@@ -244,8 +243,8 @@ class Repeat(WrittenRepeat):
 
 
 def shuffled_blocks(count: int, blocks: int, *, seed: int) -> list[int]:
-    """Return a sequence of blocks. Each block has every number below `count` once, in an order that the seed
-    decides."""
+    """Return a sequence of blocks. Each block contains every number below `count` once. The order within a block
+    depends on the seed."""
     import random  # most jobs draw nothing
 
     draw = random.Random(seed)  # noqa: S311 - whoever has the seed shall draw the same

@@ -34,15 +34,15 @@ class Limits(DeclaredTable):
         Duration,
         at_least(
             ELASTIC_SILENCE,
-            "nodes send heartbeats every 5 s, and a healthy one may have a slow request to the store",
+            "nodes send heartbeats every 5 s, and a slow store may delay the heartbeat of a healthy node",
         ),
         Example("20s"),
     ] = timedelta(seconds=60)
-    """In a job of several nodes, a node counts as lost after this time without a heartbeat or an answer. At
-    least 20s, which is the default of elastic jobs."""
+    """In a job of several nodes, a node counts as lost after this time without a heartbeat or an answer. The
+    minimum is 20s, which is also the default for elastic jobs."""
     store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
-    """Time for which the nodes of a job continue if no node reaches the job store. If only one node cannot
-    reach the store, this node ends after `peer_silence`."""
+    """Time for which the nodes of a job continue if no node reaches the job store. If only some nodes cannot
+    reach the store, these nodes end after `peer_silence`."""
     grace: Annotated[Duration, Example("30s")] = timedelta(seconds=30)
     """Time from SIGTERM to SIGKILL when a benchmark is stopped."""
     extract_timeout: Annotated[Duration, Example("2h")] = timedelta(minutes=30)
@@ -58,7 +58,7 @@ class Limits(DeclaredTable):
         """Return how long a machine may be on for a run with these limits, if the benchmark may take
         `max_runtime`.
 
-        For several nodes the time is longer, because the nodes may wait for each other and for the job store.
+        The time is longer for several nodes, because nodes may wait for each other and for the job store.
         """
         at_work = max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
         together = self.join + self.store_away if nodes > 1 else timedelta()

@@ -27,8 +27,8 @@ from bai_agent.job.schema.tables import marked_keys
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _NEVER = r"\Zof another node's output"
-"""A pattern that matches nothing. The pattern contains a literal text, so lines without this text are skipped
-without a search."""
+"""A pattern that matches no line. The extractor skips a line without the pattern's literal text, so the pattern
+is never searched."""
 
 
 class Better(str, Enum):
@@ -105,13 +105,13 @@ class OfRun(str, Enum):
 
     @property
     def units(self) -> str:
-        """The units of its values."""
+        """Units of the resource's values."""
         return "bytes" if self is OfRun.PEAK_MEMORY else "s"
 
 
 class About(Enum):
-    """The purpose of a key of a metric. The key's field is marked with a member of this class, and
-    `marked_keys` derives lists of keys from these marks."""
+    """The purpose of a metric's key, as a mark of the key's field. `marked_keys` lists the keys with certain
+    marks."""
 
     LINE = "line"
     """How values are found and parsed in a line of the output."""
@@ -120,7 +120,7 @@ class About(Enum):
     SUMMARY = "summary"
     """How a run's values become one number."""
     JUDGEMENT = "judgement"
-    """How the metric's number is judged."""
+    """How the metric's number is compared with other numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +130,17 @@ class WrittenMetric(DeclaredTable):
     name: Annotated[MetricName, Example("train_loss")]
     """Name of the metric."""
     units: Annotated[str, About.JUDGEMENT, Example("ms")] = ""
-    """The metric's units; `""` for none. Values are converted to these units if the pattern has a group
-    `unit`."""
+    """The metric's units; `""` if the metric has no units. Values are converted to `units` if the pattern has a
+    group `unit`."""
     pattern: Annotated[Pattern, About.LINE, Example(r"train loss (\d+\.\d+)")] = ""
-    """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else
-    the first unnamed group, else the only named group, else the whole match. The group `step` is the plots'
-    axis, and the group `unit` is the unit. Other named groups become labels. Use single quotes: `'loss
-    (\\d+)'`. Required unless `json` or `of_run` is set."""
+    """A regular expression in Python's syntax, searched in every line. The value is the first that exists of the
+    group `value`, the first unnamed group, the only named group and the whole match. The group `step` is the
+    horizontal axis of plots. The group `unit` is the value's unit. Other named groups become labels. Use single
+    quotes: `'loss (\\d+)'`. Required unless `json` or `of_run` is set."""
     of_run: Annotated[OfRun | None, Example("wall_time")] = None
-    """In place of `pattern`: a resource that the run itself used. Times are in seconds (`units = "s"`). The
-    peak memory is that of the run's largest process, in `"bytes"`. `cpu_time` is user plus system time."""
+    """In place of `pattern`: a resource that the run itself used. Times are in seconds (`units = "s"`).
+    `peak_memory` is the peak memory of the run's largest process, in `"bytes"`. `cpu_time` is user plus system
+    time."""
     json: Annotated[JsonPathText | None, About.LINE, Example("train.loss")] = None
     """In place of `pattern`, for lines that are JSON objects: the path of the value, such as `a.b`,
     `'"a.b".c'` for a key with a dot, or `losses[0]`."""
@@ -149,26 +150,26 @@ class WrittenMetric(DeclaredTable):
     """With `json`: the paths of labels in the same object. Each label is named after the last key of its
     path."""
     after: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== Latency")] = None
-    """A regular expression. The metric is only read after a line that matches this expression. Use it for
-    logs with several tables of the same shape."""
+    """A regular expression. The metric is read only after a line that matches `after`. Use `after` for logs with
+    several tables of the same shape."""
     until: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== ")] = None
-    """A regular expression. After a matching line, the metric is not read until `after` matches again. Without
-    `after`, the metric is read from the start of the log."""
+    """A regular expression. After a matching line, the metric is not read until a later line matches `after`.
+    Without `after`, the metric is read from the start of the log."""
     context: Annotated[
         tuple[Pattern, ...], About.LINES_ABOVE, Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])
     ] = ()
     """Regular expressions for lines that describe the following values: named groups become labels, unit or
-    step. Several matches in one line are column heads. The first column head belongs to the first value of a
-    later line, the second to the second value, and so on."""
+    step. Several matches in one line are the heads of columns. The first column head belongs to the first value
+    of a later line, the second to the second value, and so on."""
     number: Annotated[NumberForm, About.LINE, Example("thousands")] = NumberForm.PLAIN
-    """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, and `auto` reads all of
-    these."""
+    """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, and `auto` reads all three
+    forms."""
     repaint: Annotated[Repaint, About.LINE, Example("last")] = Repaint.ALL
     """States of a progress bar from which the metric is taken: `all` states in a line, or only the `last`
     state."""
     over_ranks: Annotated[OverRanks, About.SUMMARY, Example("sum")] = OverRanks.EACH
     """How the summary, `bai status` and `bai metrics` show the metric if several nodes or processes print it.
-    Each rank always has its own records."""
+    Each record has the value of a single rank."""
     better: Annotated[Better | None, About.JUDGEMENT, Example("lower")] = None
     """The direction in which a change of the metric is an improvement."""
     headline: Annotated[Headline, About.SUMMARY, Example("max")] = Headline.LAST
@@ -181,7 +182,7 @@ class WrittenMetric(DeclaredTable):
 
     @property
     def context_has_unit(self) -> bool:
-        """Whether an earlier line states the unit of the values."""
+        """Whether a pattern of `context` has a group `unit`."""
         return any("(?P<unit>" in pattern for pattern in self.context)
 
 
@@ -196,8 +197,8 @@ class Metric(WrittenMetric):
     warmup_values: Annotated[int, About.SUMMARY] = 0
     """Number of first values of each series that are recorded but left out of statistics and headline."""
     revision: str | None = None
-    """Name and version of the preset's definition, for example "fio/2". The version is raised only if the
-    metric's numbers change."""
+    """Name and version of the preset's definition, for example "fio/2". The preset's version is raised only if
+    the metric's numbers change."""
     server: bool = False
     """Whether the metric is searched in the output of the server of `[server]` instead of the client's
     output."""
@@ -208,8 +209,8 @@ class Metric(WrittenMetric):
         return None if self.revision is None else self.revision.partition("/")[0]
 
     def unsearched(self) -> Metric:
-        """Return this metric with a pattern that no line matches, for a node whose output is not searched for
-        the metric."""
+        """Return a copy of this metric whose pattern matches no line. The copy is for a node whose output is not
+        searched for the metric."""
         plain = Metric(name=self.name, pattern=_NEVER)
         keys = ("of_run", *marked_keys(Metric, About.LINE, About.LINES_ABOVE))
         values: dict[str, Any] = {key: getattr(plain, key) for key in keys}
@@ -237,9 +238,9 @@ class Results(DeclaredTable):
     """The program that wrote the files, or the files' structure.
     [extraction.md](extraction.md#results-in-files) lists the metrics and labels of each format."""
     metrics: Annotated[tuple[MetricName, ...], Example(["mean"])] = ()
-    """Names of the metrics to take. Unset: all metrics in the files."""
+    """Names of the metrics to take. If unset, all metrics in the files are taken."""
     required: bool = False
-    """Whether a run without a value from these files has failed."""
+    """Whether a run fails if the files give no value."""
     better: Annotated[Better | None, Example("lower")] = None
     """For the metrics that `metrics` lists: the direction in which a change is an improvement."""
     over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
@@ -272,7 +273,7 @@ class Results(DeclaredTable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of those metrics that are known before a result file exists."""
+        """Names of the metrics that this table names, and that are thus known before a result file exists."""
         if self.metrics or self.name_from is not None:
             return self.metrics
         if self.name is not None:
@@ -288,7 +289,7 @@ class Results(DeclaredTable):
         else:
             keys = ("values", "name", "name_from", "units", "units_from", "step", "labels")
             for key in (key for key in keys if getattr(self, key)):
-                yield key, (f'is for "csv" and "json", but "{self.format.value}" needs none', "remove it")
+                yield key, (f'is only for "csv" and "json", not for "{self.format.value}"', "remove it")
         if self.format is not ResultFormat.CSV:
             for key in (key for key in ("delimiter", "header") if getattr(self, key) not in (",", True)):
                 yield key, ('is for "csv"', "remove it")
@@ -299,7 +300,7 @@ class Results(DeclaredTable):
             )
         judged = self.better is not None or self.headline is not Headline.LAST or self.tolerance is not None
         if judged and not self.names:
-            fix = "name the metrics that better, headline and tolerance are for"
+            fix = "name the metrics to which better, headline and tolerance apply"
             yield "metrics", ("is missing", fix)
 
     def _wrong_places(self) -> Iterator[tuple[str, Mistake]]:
@@ -309,9 +310,12 @@ class Results(DeclaredTable):
             kind = "paths" if of_json else "columns"
             yield "values", ("is missing", f"write the {kind} of the values, for example {example}")
         if self.name is not None and (self.name_from is not None or len(self.values) > 1):
-            yield "name", ("is the name of one metric", "remove it, or keep one of values and no name_from")
+            yield (
+                "name",
+                ("can name only one metric", "remove it, or keep one item of values and remove name_from"),
+            )
         for name in sorted(RESERVED.intersection(self.labels)):
-            yield "labels", (f'"{name}" is the name of a label that records get by themselves', "rename it")
+            yield "labels", (f'"{name}" is the name of a label that bai adds to records', "rename it")
         if of_json:
             for mistake in path_mistakes(self.values, [each for each in self.places if each is not None]):
                 yield "values", (mistake, f"write for example {example}")
@@ -324,7 +328,7 @@ class Results(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class HostMetrics(DeclaredTable):
-    """Samples of the machine itself: CPU, memory, disk, network, GPUs."""
+    """Samples of the machine's CPU, memory, disk, network and GPUs."""
 
     enabled: bool = True
     """Whether samples are taken."""
@@ -360,7 +364,7 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
             continue
         if metric.json_step is not None or metric.json_labels:
             raise ValueError(
-                f"{where}: json_step and json_labels are for json, but the metric has a pattern; remove them"
+                f"{where}: json_step and json_labels need json, but the metric has a pattern; remove both keys"
             )
         try:
             pattern = compile_pattern(metric.pattern)
@@ -368,9 +372,7 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
             raise ValueError(f"{where}: the pattern does not compile: {error}") from error
         groups = read_groups(pattern)
         for name in taken_names(groups):
-            raise ValueError(
-                f'{where}: the group "{name}" has the name of a label that records get by themselves'
-            )
+            raise ValueError(f'{where}: the group "{name}" has the name of a label that bai adds to records')
         for name in taken_names(groups, labels):
             raise ValueError(
                 f'{where}: the group "{name}" has the name of a label of [job] labels; rename one of them'
@@ -387,13 +389,12 @@ def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
     for index, path in enumerate(metric.json_labels):
         name = last_key(read_json_path(path))
         if name in RESERVED or name in labels:
-            problem = f'"{name}" is the name of a label that records have already'
+            problem = f'"{name}" is the name of a label that records already have'
             raise ValueError(f"{where}: json_labels[{index}]: {problem}")
 
 
 def marker_problem(text: str) -> str | None:
-    """Return why a section cannot begin or end at lines that match `text`. Return None if a section can begin
-    or end there."""
+    """Return the mistake in a pattern of `after`, `until` or `context`; None if the pattern has no mistake."""
     try:
         pattern = compile_pattern(text)
     except ValueError as error:
@@ -404,7 +405,7 @@ def marker_problem(text: str) -> str | None:
 def context_problem(
     context: Sequence[str], *, pattern: str, units: str, labels: Collection[str]
 ) -> str | None:
-    """Return why a metric with this `pattern` cannot have this `context`. Return None if the metric can.
+    """Return the mistake in a metric's `context`; None if `context` fits `pattern`, `units` and `labels`.
     labels: names of the job's labels."""
     unit_groups = int("(?P<unit>" in pattern)
     for text in context:
@@ -414,9 +415,9 @@ def context_problem(
         if not names:
             return f"has no named group in '{text}', so a match has no effect"
         if VALUE in names:
-            return f"has a group value in '{text}', but only pattern takes the value"
+            return f"has a group \"value\" in '{text}', but only pattern can take the value"
         if taken := names & {*RESERVED, *labels}:
-            return f"has a group \"{min(taken)}\" in '{text}', which is a label of its own; rename the group"
+            return f"has a group \"{min(taken)}\" in '{text}', but records already have this label; rename the group"
         unit_groups += UNIT in names
     if unit_groups > 1:
         return "takes a unit, and so does another pattern of the metric; keep one of them"
@@ -424,7 +425,7 @@ def context_problem(
 
 
 def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:
-    """Raise ValueError if a label of results has the name of one of the job's own `labels`."""
+    """Raise ValueError if a label in `[[results]]` has the name of one of the job's `labels`."""
     for index, each in enumerate(results):
         where = f'[[results]] {index} "{each.path}"'
         for name in each.labels.keys() & set(labels):

@@ -1,4 +1,4 @@
-"""How a job continues after a failure, with other machines, or from checkpoints: `[restart]`, `[elastic]` and `[checkpoint]`."""
+"""The tables `[restart]`, `[elastic]` and `[checkpoint]`, with which a job continues after a failure."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class Restart(DeclaredTable):
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
     """Time between a failure and the first restart. The time doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
-    """Exit codes after which the benchmark is restarted; 128 plus a number means a signal. Unset: the
-    benchmark is restarted after every failure, except failures that would recur, such as a missing
+    """Exit codes after which the benchmark is restarted. The code of a signal is 128 plus the signal's number.
+    Unset: the benchmark is restarted after every failure, except failures that would recur, such as a missing
     command."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Elastic(DeclaredTable):
-    """Settings of a job whose number of machines is a range, such as `"2:4"`. `replacements` also works with
-    `single_node`."""
+    """Settings of a job whose number of machines is a range, such as `"2:4"`. The key `replacements` also has an
+    effect with the strategy `single_node`."""
 
     nodes: Annotated[int | None, in_range(1), Example(3)] = None
-    """Number of machines that the job starts with. Unset: the largest number of the range. With `policy =
-    "goodput"`, the smallest number."""
+    """Number of machines that the job starts with. If unset, a job starts with the maximum of the range, or with
+    the minimum if the policy is `"goodput"`."""
     policy: Annotated[SizePolicy | None, Example("fixed")] = None
     """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets a number. `"fixed"`:
     only `bai scale` changes the number. Unset: `"goodput"` for `adaptdl`, else `"fixed"`."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
-    """Time for which the job waits if it has fewer machines than the smallest number of the range. After this
-    time, the job ends."""
+    """Maximum time for which the job waits if it has fewer machines than the minimum of the range. Afterwards, the
+    job ends."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
     """Shortest time between a start of the benchmark and a restart that lets a new machine join."""
     replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
-    """Largest number of machines that are launched on EC2 in place of lost machines, over the whole job. A
-    machine is only replaced while a command, the watcher or the service checks the job."""
+    """Largest number of machines that are launched on EC2 in place of lost machines, over the whole job. Lost
+    machines are replaced only while a command of `bai`, the watcher or the service checks the job."""
 
 
 def _interval(every: timedelta | None) -> Mistake | None:
@@ -81,8 +81,8 @@ class WrittenCheckpoint(DeclaredTable):
     """The folder, as an absolute path or relative to the working folder. The benchmark's variable
     `BAI_CHECKPOINT_DIR` contains the path of the folder."""
     every: Annotated[DurationOrOff, Check(_interval), Example("10m")] = timedelta(minutes=10)
-    """Time between two copies of the folder to the job store. `"off"`: the folder is copied only when the benchmark
-    ends."""
+    """Time between two copies of the folder to the job store. With `"off"`, the folder is copied only when the
+    benchmark ends."""
     shared: bool = False
     """Whether the folder is on a file system that all machines share. If true, nothing is copied."""
 
@@ -97,7 +97,7 @@ class WrittenCheckpoint(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOrigin:
-    """The checkpoint with which a job begins, from another job in the same job store."""
+    """The checkpoint of another job with which this job begins. Both jobs are in the same job store."""
 
     job: JobId
     """The job's id."""
@@ -109,7 +109,7 @@ class CheckpointOrigin:
 
     @property
     def title(self) -> str:
-        """The checkpoint's name in `BAI_RESUMED` and for people: "train-1/checkpoint-0-3"."""
+        """Job and name of the checkpoint, as in `BAI_RESUMED` and in messages, such as "train-1/checkpoint-0-3"."""
         return f"{self.job}/{self.name}"
 
 
@@ -123,4 +123,7 @@ class Checkpoint(WrittenCheckpoint):
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
         if self.shared and self.origin is not None:
-            yield "origin", ("is for a folder that is copied, but shared = true copies none", "remove one")
+            yield (
+                "origin",
+                ("has no effect, because shared = true copies no folder", "remove origin or shared"),
+            )

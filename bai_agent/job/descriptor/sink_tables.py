@@ -33,8 +33,8 @@ class Store:
 
 
 class SinkTable(DeclaredTable):
-    """A destination of records. Both descriptors and the configuration have such a table, with the same
-    keys."""
+    """A table that names a destination of records. Benchmark descriptors, job descriptors and the configuration
+    use the same keys for a destination."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class LogLines(SinkTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Prometheus(SinkTable):
-    """Makes the last value of each metric, and the number of the metric's values, available to Prometheus. At
-    least one of `pushgateway` and `listen` is required. See [docs/sinks.md](sinks.md#prometheus)."""
+    """Makes the last value and the number of values of each metric available to Prometheus. At least one of
+    `pushgateway` and `listen` is required. See [docs/sinks.md](sinks.md#prometheus)."""
 
     pushgateway: Annotated[WebAddress | None, Example("http://pushgateway:9091")] = None
     """A Pushgateway to which metrics are pushed every few seconds. The Pushgateway keeps the metrics of a run
@@ -104,11 +104,11 @@ class Prometheus(SinkTable):
     password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
     """A reference to the password, as in `[env.secrets]`; never the password."""
     delete_on_end: bool = False
-    """Whether the run's group is deleted from the Pushgateway when the run ends. If so, Prometheus may miss
-    the last values."""
+    """Whether the run's group is deleted from the Pushgateway when the run ends. Prometheus may miss the last
+    values of a deleted group."""
     listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
-    """Address on the job's machine at which Prometheus can scrape `/metrics` during the run. Everyone who can
-    reach the address can read the metrics."""
+    """Address on the job's machine at which Prometheus can scrape `/metrics` during the run. Every client that
+    reaches the address can read the metrics."""
     host_metrics: bool = False
     """Whether host metrics are available to Prometheus as well."""
 
@@ -134,8 +134,8 @@ class CloudWatch(SinkTable):
     """CloudWatch's namespace of the metrics."""
     dimensions: Annotated[Dimensions | None, Example(["task_name", "rank"])] = None
     """Labels that become dimensions, at most 30. CloudWatch charges for each combination of the labels'
-    values. The log contains all labels. Unset: the labels of job and record, and the rank, without the job's
-    id."""
+    values. The log events contain all labels. Unset: the labels of the job and of the record, except the job's
+    id, and the rank."""
     high_resolution: bool = False
     """Whether CloudWatch stores a value for each second instead of each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None

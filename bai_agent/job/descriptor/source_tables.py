@@ -1,4 +1,4 @@
-"""Data, scripts and network file systems of a job: `[[sources]]` and `[[mounts]]`."""
+"""The tables `[[sources]]` and `[[mounts]]`: data, scripts and network file systems of a job."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Unpack(str, Enum):
     NO = "no"
     """The archive stays packed, at `path`."""
     INTO = "into"
-    """The archive's members are written into the folder `path`. The archive itself is not saved."""
+    """The archive's members are written into the folder `path`, without a copy of the archive."""
     IN_PLACE = "in_place"
-    """The archive's members are written beside `path`. The archive itself is not saved."""
+    """The archive's members are written beside `path`, without a copy of the archive."""
 
 
 class SourceKind(str, Enum):
-    """The purpose of a source, which decides where its relative path starts."""
+    """The purpose of a source. The purpose decides in which folder a relative `path` starts."""
 
     DATA = "data"
     SCRIPTS = "scripts"
@@ -83,7 +83,7 @@ class Source(WrittenSource):
     endpoint: str | None = None
     """Address of an S3 server other than AWS's; unset: the address in the environment, if any."""
     arm: str | None = None
-    """The arm of `[repeat]` that needs the source. If any source has an arm, each arm has folders of its own.
+    """The arm of `[repeat]` that needs the source. If any source names an arm, each arm has its own folders.
     Unset: the source is for all arms."""
     server: bool = False
     """Whether the source is for the server of `[server]` instead of its client. Scripts are for both server
@@ -125,8 +125,8 @@ class MountType(str, Enum):
 
 
 _HOST = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"
-"""A host name or an IPv4 address. A part of a host name that is empty or longer than 63 characters cannot be
-looked up, and fails with a different error type."""
+"""A host name or an IPv4 address. The pattern rejects an empty part and a part of more than 63 characters,
+because a lookup of such a name raises UnicodeError instead of OSError."""
 _NFS_SRC = re.compile(rf"(?P<server>{_HOST}|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
 _EFS_SRC = re.compile(r"fs-[0-9a-f]{8,40}:/[^\s\x00-\x1f\x7f]*")
 
@@ -144,8 +144,8 @@ class Mount(DeclaredTable):
     """The absolute path of the folder at which the file system is mounted. The folder must be empty or must
     not exist."""
     iam: Annotated[bool, Example(True)] = False
-    """With `efs`: whether the machine authenticates with its IAM role. The file system's policy may require
-    this."""
+    """With `efs`: whether the machine authenticates with its IAM role. The file system's policy may require the
+    role."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.type is MountType.EFS and not _EFS_SRC.fullmatch(self.src):
@@ -156,7 +156,7 @@ class Mount(DeclaredTable):
             yield "src", (problem, 'write for example "10.0.0.5:/export"')
         elif self.type is MountType.NFS and _EFS_SRC.fullmatch(self.src):
             problem = f"{shown(self.src)} names an EFS file system, not an NFS server"
-            yield "src", (problem, 'write type = "efs", or its DNS name: "fs-….efs.REGION.amazonaws.com:/"')
+            yield "src", (problem, 'write type = "efs", or the DNS name: "fs-….efs.REGION.amazonaws.com:/"')
         if self.iam and self.type is not MountType.EFS:
             yield "iam", ("is for efs", "remove it")
 

@@ -15,14 +15,14 @@ MPI_STRATEGIES = ("horovod", "mpi")
 SHARED_FILES_STRATEGIES = (*MPI_STRATEGIES, "inference")
 """Strategies that cannot give each arm its own files on several nodes."""
 CONTAINER_STRATEGIES = ("single_node", "each_node", "torchrun")
-"""Strategies that support a container. Other strategies start programs of bai, or a server for other nodes,
-together with the benchmark."""
+"""Strategies that support a container. Every other strategy also starts programs of bai, or a server for other
+nodes."""
 
 TOGETHER_STRATEGIES = ("each_node", "torchrun")
 """Strategies in which each of several nodes starts its own part of every run."""
 
 SERVER_NODE = 1
-"""Node of the server in a job with `[server]`; node 0 is its client."""
+"""Number of the node that runs the server of `[server]`. Node 0 is the server's client."""
 
 
 class MpiLaunch(str, Enum):
@@ -47,24 +47,24 @@ class StrategyTable:
     """Which program starts mpirun, with the strategies `horovod` and `mpi`. With `user`, the benchmark's
     command starts mpirun itself."""
     max_restarts: Annotated[int, in_range(0)] = 0
-    """Maximum number of restarts, for the strategy `torchrun`. Means the same as `max_restarts` of
+    """Maximum number of restarts, for the strategy `torchrun`. The key has the meaning of `max_restarts` in
     `[restart]`."""
     cpus_per_process: Annotated[int | None, in_range(1)] = None
     """CPUs for each process; unset: the launcher decides."""
     gpus: int | None = None
-    """Number of GPUs that each node must have according to its instance type, if `processes_per_node` is
-    "gpus". A node with another number fails. Unset: any number."""
+    """Number of GPUs of the instance type, if `processes_per_node` is "gpus". A node with a different number of
+    GPUs fails. Unset: any number."""
     mpirun_options: tuple[str, ...] = ()
     """Options for mpirun, which are passed unchanged after bai's own options. Only with `launch =
     "mpirun"`."""
     efa: bool = False
-    """Whether the machines have Elastic Fabric Adapters. If true, a library that sends data between machines
-    over sockets causes a warning."""
+    """Whether the machines have Elastic Fabric Adapters. If true, bai warns about a library that sends data
+    between machines over sockets."""
 
     @property
     def process_logs(self) -> bool:
-        """Whether each process writes its output to a file of its own, from which metrics are taken. True if
-        bai starts mpirun."""
+        """Whether each process writes its output to a file of its own, from which metrics are taken. The value is
+        true if bai starts mpirun."""
         return self.name in MPI_STRATEGIES and self.launch is MpiLaunch.MPIRUN
 
     @property
@@ -74,24 +74,24 @@ class StrategyTable:
 
     @property
     def saved_code(self) -> int | None:
-        """Exit code of a benchmark that has saved its state and asks to be restarted. None if no exit code
-        has this meaning."""
+        """Exit code of a benchmark that has saved its state and asks to be restarted. None for all strategies
+        except `adaptdl`."""
         return 143 if self.is_supervised else None
 
     @property
     def absorbs_losses(self) -> bool:
-        """Whether the benchmark continues by itself if nodes join or leave. If so, only the loss of the first
-        node ends a generation of an elastic job."""
+        """Whether the benchmark continues by itself if nodes join or leave. If true, the loss of a node other than
+        the first node does not end a generation."""
         return self.name == "ray"
 
     @property
     def serving_program(self) -> str:
-        """Name, for messages, of the program with which the other nodes serve the first node."""
+        """Name in messages of the program through which the first node uses the other nodes."""
         return "Ray" if self.name == "ray" else "sshd, through which node 0 starts processes on this node,"
 
     def __post_init__(self) -> None:
         if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
-            raise ValueError(f"min_nodes must be an integer from 1 to nodes, which is {self.nodes}")
+            raise ValueError(f"min_nodes must be an integer from 1 to {self.nodes}, the value of nodes")
         if not re.fullmatch(r"0*[1-9][0-9]{0,5}|gpus", self.processes_per_node):
             raise ValueError(f'processes_per_node "{self.processes_per_node}" must be a number ≥ 1 or "gpus"')
         if not all(self.mpirun_options):
@@ -104,9 +104,9 @@ class ReadinessProbe(DeclaredTable):
     Without this table, the server is ready when its first port accepts a connection."""
 
     path: Annotated[RequestPath, Example("/ping")]
-    """The path of the request."""
+    """URL path of the probe's request."""
     port: Annotated[Port | None, Example(8080)] = None
-    """The port of the request. Unset: the server's first port."""
+    """Port of the probe's request. Unset: the server's first port."""
     scheme: Annotated[Literal["http", "https", "HTTP", "HTTPS"], Example("https")] = "http"
     """The scheme. Certificates are not verified."""
     initial_delay_seconds: Annotated[int, in_range(0, 86_400), Example(10)] = 10
@@ -118,7 +118,7 @@ class ReadinessProbe(DeclaredTable):
     success_threshold: Annotated[int, in_range(1, 1000), Example(1)] = 1
     """Number of successful probes in a row after which the server is ready."""
     failure_threshold: Annotated[int, in_range(1, 1000), Example(3)] = 3
-    """Accepted but ignored, because the client waits for `limits.join`, no matter how many probes fail."""
+    """Accepted but ignored. The client waits up to `limits.join`, however many probes fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Server:
     script: str | None = None
     """The text of a script that starts the server."""
     env: dict[VariableName, str] = field(default_factory=dict)
-    """The server's environment variables, in place of the benchmark's variables."""
+    """Environment variables of the server, which replace the variables of `[benchmark]`."""
     readiness_probe: ReadinessProbe | None = None
 
     def __post_init__(self) -> None:

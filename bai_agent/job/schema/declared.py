@@ -37,11 +37,11 @@ def wrong(problem: str, fix: str) -> MistakeError:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A marker of a field. It adds constraints of the field's value to those of the field's type."""
+    """A marker that constrains a field's value, in addition to the field's type."""
 
     mistake: Callable[[Any], Mistake | None]
     schema: Mapping[str, object] = field(default_factory=dict)
-    """The same constraint in JSON Schema, as far as JSON Schema can express it."""
+    """The constraint as JSON Schema, as far as JSON Schema can express the constraint."""
 
     def apply(self, value: Any) -> Any:
         """Return `value` if the value is valid. Raises MistakeError."""
@@ -59,17 +59,16 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class WrittenCheck(Check):
-    """A check that only applies to values that users write. The agent checks the values elsewhere, or trusts
-    the program that wrote the job descriptor."""
+    """A check that `bai` applies to values that users write. The agent does not apply the check: other code of the
+    agent checks the values, or the agent trusts the job descriptor."""
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenAs:
-    """A marker of a field whose form differs between benchmark descriptors and job descriptors."""
+    """A marker of a field whose values have different forms in benchmark descriptors and in job descriptors."""
 
     read: Callable[[Any], Any]
-    """Function that converts the value that users write to the job descriptor's value. Raises
-    MistakeError."""
+    """Function that converts a benchmark descriptor's value to the job descriptor's value. Raises MistakeError."""
     schema: Mapping[str, object]
     """JSON Schema of the value that users write."""
 
@@ -82,8 +81,8 @@ class WrittenAs:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A marker of a field: an example of the field's value, as a benchmark descriptor contains it. The
-    reference and advice to users show the example."""
+    """A marker with an example of the field's value, in the form of a benchmark descriptor. The reference in `docs/`
+    and the advice in messages show the example."""
 
     value: Any
 
@@ -144,7 +143,7 @@ def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
 
 
 def as_kind(kind: type[T], table: DeclaredTable, **changes: Any) -> T:
-    """Return a table of the type `kind`. Its fields have the values of the same fields of another table,
-    except the fields in `changes`."""
+    """Return a table of the type `kind` with the values of `table`. Fields in `changes` get the values in
+    `changes`."""
     names = {each.name for each in fields(kind)} & vars(table).keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(table, name) for name in names} | changes)

@@ -63,7 +63,7 @@ def written_duration(value: object) -> timedelta:
 
 
 def at_least(least: timedelta, fix: str) -> Check:
-    """Return the check that a duration is not shorter than `least`."""
+    """Return a check for durations of at least `least`."""
     mistake = (f"must be at least {format_duration(least)}", fix)
     return Check(lambda duration: mistake if duration < least else None)
 
@@ -104,12 +104,12 @@ DurationOrOff = Annotated[
 
 def _word(text: str) -> Mistake | None:
     if not text:
-        return "an empty text is not an option", "remove it"
+        return "is empty", "remove the empty text"
     if text.startswith("-") and re.search(r"\s", text):
         option, rest = text.split(maxsplit=1)
         return (
-            f"{shown(text)} is more than one word",
-            f'write each as a text of its own: "{option}", "{rest}"',
+            f"{shown(text)} contains more than one word",
+            f'write each word as a separate text: "{option}", "{rest}"',
         )
     return None
 
@@ -178,7 +178,7 @@ def _request_path(text: str) -> Mistake | None:
     if text and text.isascii() and text.isprintable() and " " not in text:
         return None
     return (
-        f"{shown(text)} is not the path of a request",
+        f"{shown(text)} is not the path of a URL",
         'write for example "/ping", and other characters as %20',
     )
 
@@ -201,7 +201,7 @@ def _listen_address(text: str) -> Mistake | None:
         split_address(text)
     except ValueError:
         fix = 'write host:port, for example "127.0.0.1:9109"'
-        return f"{shown(text)} is not an address to listen on", fix
+        return f"{shown(text)} is not an address at which a program can listen", fix
     return None
 
 
@@ -243,18 +243,18 @@ Dimensions = Annotated[tuple[Word, ...], Check(_dimensions)]
 
 
 def no_tilde(text: str) -> Mistake | None:
-    """Return the mistake if a path begins with `~`; None for other paths."""
+    """Return the mistake in a path that begins with `~`; None for other paths."""
     if not text.startswith("~"):
         return None
     return '"~" is not expanded', "write an absolute path, or a relative one without ~"
 
 
 def inside(text: str) -> Mistake | None:
-    """Return the mistake if a path is empty or leads out of its folder; None for other paths."""
+    """Return the mistake in a path that is empty or leads out of its folder; None for other paths."""
     if not text.strip():
         return "is empty", 'write a path, for example "data/train.npz"'
     return (
-        (f"{shown(text)} leaves its folder", "write it without ..")
+        (f"{shown(text)} leads out of its folder", "write a path without ..")
         if ".." in PurePosixPath(text).parts
         else None
     )
@@ -284,8 +284,8 @@ nor the root."""
 
 
 def is_glob_below(text: str) -> bool:
-    """Return whether `text` is a relative glob that every supported Python version accepts, and that does not
-    match the folder itself."""
+    """Return whether `text` is a valid relative glob in every supported Python version, and does not match the
+    folder itself."""
     if text.startswith("/") or "\0" in text:
         return False
     parts = PurePosixPath(text).parts
@@ -326,7 +326,7 @@ ImageName = Annotated[str, Check(_image)]
 _SYSTEM_FOLDERS = re.compile(
     r"/(bin|boot|dev|etc|lib(32|64|x32)?|proc|run|sbin|sys|usr)(/.*)?|/(home|opt|root|tmp|var)|/var/(lib|log|tmp)"
 )
-"""Folders of the operating system. For most of them, the folders below are included."""
+"""Folders of the operating system, and the subfolders of most of these folders."""
 
 
 def _mount_target(text: str) -> Mistake | None:
@@ -334,7 +334,7 @@ def _mount_target(text: str) -> Mistake | None:
     if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", text):
         return f"{shown(text)} is not the path of a folder to mount at", fix
     if {".", ".."} & set(text.split("/")):
-        return f'{shown(text)} has a "." or ".." in it', fix
+        return f'{shown(text)} has a "." or ".." part', fix
     if _SYSTEM_FOLDERS.fullmatch(text):
         return f"{shown(text)} is a folder of the system", 'write a folder of its own, for example "/efs"'
     return None
@@ -349,7 +349,7 @@ def _percentage(value: object) -> float:
         re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,12})?)\s*%\s*", value) if isinstance(value, str) else None
     )
     if found is None:
-        raise wrong("must be a percentage, as a text", 'write for example "2%" or "0.5%"')
+        raise wrong("must be a text with a percentage", 'write for example "2%" or "0.5%"')
     # The share is parsed from the text, because arithmetic with floats is not exact. For example, 0.07 * 100
     # is not 7.
     return float(f"{found[1]}e-2")
@@ -407,7 +407,7 @@ def _metric_name(text: str) -> Mistake | None:
         return f"{shown(text)} is not a name", "use 1 to 255 printable characters"
     if text.startswith(("bai_host_", "bai_run_")):
         return (
-            "begins like the metrics that we measure ourselves",
+            "begins like the names of bai's own metrics",
             'choose a name without "bai_host_" or "bai_run_"',
         )
     return None
@@ -431,7 +431,7 @@ def _json_path(text: str) -> Mistake | None:
     except ValueError as error:
         return (
             f"{shown(text)} is not a path to a value: {error}",
-            'write keys with dots between, for example "train.loss"; \'"a.b".c\' where a key has dots itself',
+            'separate keys by dots, as in "train.loss"; put a key that contains dots in quotes, as in \'"a.b".c\'',
         )
     return None
 
@@ -447,7 +447,7 @@ def hexadecimal(digits: int) -> Check:
             return None
         return (
             f"must be {digits} hexadecimal digits, not {shown(text)}",
-            f"`{'md5sum' if digits == 32 else 'sha256sum'} FILE` prints them",
+            f"`{'md5sum' if digits == 32 else 'sha256sum'} FILE` prints the digits",
         )
 
     return Check(mistake, {"pattern": f"^[0-9a-fA-F]{{{digits}}}$"})
@@ -486,9 +486,9 @@ def _pattern_fix(message: str) -> str:
     if "too large" in message:
         return "make it shorter"
     if "unterminated" in message or "unbalanced" in message:
-        return "every ( needs its ), every [ its ]; a bracket that is meant as text is written \\( or \\["
+        return "close every ( and every [; write \\( or \\[ for a bracket that is meant as text"
     if "repeat" in message:
-        return "a * + ? or { that is meant as text is written \\* \\+ \\? \\{"
+        return "write \\* \\+ \\? or \\{ for a * + ? or { that is meant as text"
     return "it is Python's syntax (https://docs.python.org/3/library/re.html#regular-expression-syntax)"
 
 
@@ -498,7 +498,7 @@ Pattern = Annotated[str, WrittenCheck(_pattern, {"format": "regex"})]
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile the regular expression `text`. Raises ValueError, which describes the mistake in `text`.
+    """Compile the regular expression `text`. Raises ValueError with the mistake in `text`.
 
     Python's warnings about the expression are suppressed, because they are meant for programmers.
     """

@@ -81,12 +81,13 @@ def _unquoted(text: str, place: int) -> str:
 
 
 def last_key(path: JsonPath) -> str:
-    """Return the last key of `path`. It is used as the name of the value at the path."""
+    """Return the last key of `path`, which is used as the name of the value at the path."""
     return next(step for step in reversed(path) if isinstance(step, str))
 
 
 def value_at(value: Any, path: JsonPath) -> Any:
-    """Return the value at `path` in `value`. Raises LookupError if no value is at this path."""
+    """Return the value to which `path` leads in the JSON value `value`. Raises LookupError if the path leads to no
+    value."""
     for step in path:
         container: type[Any] = dict if isinstance(step, str) else list
         if not isinstance(value, container):
@@ -115,7 +116,7 @@ class StarPath:
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
-        """Return the value at the path in which `picks` replace the `*`. Return None if there is no such
+        """Return the value to which the path leads if `picks` replace the `*`; None if the path leads to no
         value."""
         left = iter(picks)
         for step in self.steps:
@@ -146,19 +147,18 @@ def differing_keys(paths: Sequence[StarPath]) -> list[str]:
 
 
 def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    """Yield the mistakes in the paths of values and in `places`. places: the paths of names, units, steps and
-    labels."""
+    """Yield the mistakes in paths. values: paths of values. places: paths of names, units, steps and labels."""
     stars = None
     for each in (*values, *places):
         try:
             path = read_star_path(each)
         except ValueError as error:
-            yield f'hold "{each[:80]}", which is not a path: {error}'
+            yield f'contain "{each[:80]}", which is not a path: {error}'
             return
         if each in values:
             stars = path.stars if stars is None else min(stars, path.stars)
         elif stars is not None and path.stars > stars:
-            yield f'has fewer * than "{each}", so nothing says which of its items belongs to a value'
+            yield f'has fewer * than "{each}", so the items of "{each}" cannot be assigned to the values'
 
 
 def _common(paths: Sequence[Sequence[str | int | Star]]) -> int:

@@ -1,5 +1,5 @@
-"""Finds the purpose of each group of a metric's pattern. A group is the value, the step, the unit, or a label
-of the record."""
+"""Finds the purpose of each group of a metric's pattern. A group matches the value, the step, the unit, or a label of
+the record."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ RESERVED = frozenset(
         *("action_id", "client_id", "parent_action_id"),
     }
 )
-"""Names of labels that records get automatically. Names from the benchmark service are written with `_`,
-because the name of a group cannot contain other separators."""
+"""Names of labels that records get automatically. Labels of the benchmark service, such as `action-id`, are listed
+with `_`, because the name of a group cannot contain `-`."""
 _SIMILAR = 0.8
 _SHORT_FORMS = {"val": VALUE, "v": VALUE, "values": VALUE, "stp": STEP, "steps": STEP, "units": UNIT}
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The numbers of a pattern's groups. For `value`, 0 means the whole match. For `step` and `unit`, 0 means
-    that there is no such group."""
+    """Numbers of a pattern's groups, by purpose. If `value` is 0, the whole match is the value. If `step` or `unit` is
+    0, the pattern has no group for it."""
 
     value: int
     step: int
     unit: int
     labels: tuple[tuple[str, int], ...]
-    """Name and number of each label's group, in the pattern's order."""
+    """Name and number of each group that becomes a label, in the pattern's order."""
 
 
 def read_groups(pattern: re.Pattern[str]) -> Groups:
-    """Return the purpose of each group of `pattern`.
+    """Return the groups of `pattern`, by purpose.
 
-    The value is the first of the following that exists: the group `value`, the first unnamed group, the only
-    named group other than `step` and `unit`, the whole match. The remaining named groups are labels.
+    The group of the value is the group `value`, or else the first unnamed group, or else the only named group other
+    than `step` and `unit`. If none of these groups exists, the whole match is the value. All other named groups are
+    labels.
     """
     names = pattern.groupindex
     others = {name: number for name, number in names.items() if name not in (VALUE, STEP, UNIT)}

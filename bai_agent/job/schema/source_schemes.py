@@ -25,8 +25,8 @@ _SIGNATURE = re.compile(
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
 _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
-"""Pattern of the text that `source_name` writes in place of a query. `source_name` recognises this text, so
-that a second call changes nothing."""
+"""Pattern of the text with which `source_name` replaces a query. `source_name` recognises this text, so that a second
+call changes nothing."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
 """Query parameters of signed addresses. An address with one of these parameters grants access to its
 content."""
@@ -68,8 +68,8 @@ class Scheme:
     mistake: Callable[[str], Mistake | None] = _no_host
     """Function that returns the mistake in an address; None if the address has no mistake."""
     is_url: bool = True
-    """Whether an address may contain a password and a query, which are hidden from users. If False, `@`, `?`
-    and `#` are plain characters of a name."""
+    """Whether an address may contain a password and a query, which are hidden from users. If false, `@`, `?`
+    and `#` have no special meaning in an address."""
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -110,11 +110,10 @@ def file_path(src: str) -> Path | None:
 
 def source_name(src: str) -> str:
     """Return the name of `src` for messages and records. The name of a file on this machine is the file's
-    path. The name of an address has no password, and a digest in place of the query.
+    path. The name of a web address contains no password, and a digest in place of the query.
 
-    The query is not removed without a replacement. A query may contain a secret key, but it may also be the
-    only difference between the addresses of two files. The signature of a signed address is ignored, so that
-    an address that is signed again names the same file.
+    The query may contain a secret key. The digest keeps two addresses apart that differ only in the query. The digest
+    ignores the signature of a signed address, so that an address that is signed again keeps its name.
     """
     if found := _FILE.match(src):
         return unquote(src[found.end() :])
@@ -138,8 +137,8 @@ def source_name(src: str) -> str:
 
 
 def shown_address(src: str) -> str:
-    """Return `src` as a job's record shows it. A web address becomes its `source_name`, and other addresses
-    are unchanged."""
+    """Return `src` as a job's record shows it. The result is `source_name(src)` for a web address, and `src` itself
+    for other addresses."""
     scheme = scheme_of(src)
     return source_name(src) if scheme in SCHEMES and SCHEMES[scheme].is_url else src
 

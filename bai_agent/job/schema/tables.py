@@ -1,8 +1,8 @@
 """Reads TOML tables into frozen dataclasses, strictly, with errors that name file, table and key.
 
 Supported field types: str, int, float, bool, timedelta (a duration text), enums, Literal, nested dataclasses,
-tuples of any of these, dict[str, str], `X | None`, and Annotated with a `Check`. If a duration is None but
-its default is not None, "off" is written.
+tuples of any of these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration
+is written as "off" if its value is None and its default is not None.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def marked_keys(kind: Any, *marks: object) -> tuple[str, ...]:
 
 
 def write_table(value: Any) -> dict[str, Any]:
-    """Return a dataclass as plain TOML values. Values that are None or equal their default are left out."""
+    """Return a dataclass as plain TOML values, without values that are None and values that equal their default."""
     table: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
@@ -179,8 +179,8 @@ def _wrong(where: str, key: str, expected: str, value: Any) -> DescriptorError:
 
 
 def _inner(where: str, key: str) -> str:
-    """Return the location of a nested table, for example "job.toml: [output.kafka]" for "job.toml: [output]"
-    and "kafka"."""
+    """Return the location of the table `key` inside the table at `where`, which ends for example with
+    `[output.kafka]`."""
     if where.endswith("]"):
         return f"{where[:-1]}.{key}]"
     return f"{where} [{key}]"

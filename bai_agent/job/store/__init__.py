@@ -1,4 +1,4 @@
-"""The job store, which contains the whole record of a job, as objects under keys, in a folder or in S3.
+"""The job store. A store contains the whole records of jobs, as objects in a folder or in S3.
 
 ```
 <job-id>/  job.toml  cancel.json  result.json  artifacts/…
@@ -35,8 +35,8 @@ class StoredObject:
     modified: int | None = field(default=None, compare=False)
     """Time at which the object was written (ms UTC, by the store's own clock)."""
     etag: str = field(default="", compare=False)
-    """Identifier of the object's content; empty if the store gives no identifier. The identifier shows
-    changes within the same second, because a bucket's times are whole seconds."""
+    """Identifier of the object's content; empty if the store gives no identifier. A bucket's times are whole seconds,
+    so only the identifier shows a change within a second."""
 
 
 class JobStore(Protocol):
@@ -51,7 +51,7 @@ class JobStore(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Folder on this machine that contains the store's objects. None if the objects are elsewhere."""
+        """Folder on this machine that contains the store's objects. None if the objects are not on this machine."""
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
@@ -82,12 +82,11 @@ class JobStore(Protocol):
         ...
 
     def delete(self, prefix: str) -> None:
-        """Delete every object whose key starts with `prefix`, which ends in a slash. If no object matches,
-        nothing happens."""
+        """Delete every object whose key starts with `prefix`, which ends in a slash. Do nothing if no object matches."""
         ...
 
     def remove(self, key: str) -> None:
-        """Delete one object. If the object does not exist, nothing happens."""
+        """Delete one object. Do nothing if the object does not exist."""
         ...
 
 
@@ -102,11 +101,14 @@ def open_store(
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
-    The other arguments are only used for S3. region: the bucket's region; if None, the region is looked up.
-    endpoint: address of a server other than AWS's. credentials: function that returns credentials (see
-    `bai_agent.aws.credentials.from_botocore`); by default, credentials come from the environment, the AWS
-    configuration or the instance's role. quick: whether to use short time limits and no retries, for optional
-    requests. patience: retries and time limits that replace the default and those of `quick`.
+    The other arguments are only used for S3.
+
+    region: the bucket's region. If None, the region is looked up.
+    endpoint: address of a server other than AWS's.
+    credentials: function that returns credentials (see `bai_agent.aws.credentials.from_botocore`). By default,
+    credentials come from the environment, the AWS configuration or the instance's role.
+    quick: whether to use short time limits and no retries, for optional requests.
+    patience: retries and time limits, which override `quick`.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
@@ -145,5 +147,5 @@ def check_key(key: str) -> list[str]:
     """Return the parts of `key`. Raises StoreError if `key` is not a valid key in every store."""
     parts = key.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise StoreError(f'"{key}" is not a key of an object')
+        raise StoreError(f'"{key}" is not a valid key of an object')
     return parts

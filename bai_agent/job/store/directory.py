@@ -93,7 +93,7 @@ class DirectoryStore:
 
     def delete(self, prefix: str) -> None:
         if not prefix.endswith("/"):
-            raise StoreError(f'only a folder\'s worth is deleted: "{prefix}" does not end in a slash')
+            raise StoreError(f'cannot delete "{prefix}": the prefix of a folder must end in a slash')
         from shutil import rmtree
 
         path = self._path(prefix.rstrip("/"))

@@ -26,17 +26,17 @@ _PROVIDED = re.compile(r"BENCHMARK_AI\w*|BAI_\w+|HOME|PATH|USER|LOGNAME|SHELL|LA
 _PROVIDED_BY_SERVER = re.compile(rf"{_PROVIDED.pattern}|INFERENCE_SERVER_(?:HOST|PORT(?:_[1-9][0-9]*)?)")
 _QUOTED = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)=(\S*)\s+\S", re.ASCII)
-_AS_SCRIPT = "write it in several lines, between three quotes ''', to have /bin/sh run it"
+_AS_SCRIPT = "write a script of several lines between three quotes ''', which /bin/sh runs"
 _SHELL_SYNTAX = (
     (re.compile(r"(?:^|\s)(&&|\|\|?|;)(?=\s|$)"), "{}", _AS_SCRIPT),
     (re.compile(r"\S(;)(?=\s|$)"), "{}", _AS_SCRIPT),
-    (re.compile(r"(&)\s*$"), "{} at its end", "remove it, because bai waits for the benchmark"),
+    (re.compile(r"(&)\s*$"), "{} at its end", "remove the &, because bai waits for the benchmark"),
     (re.compile(r"(?:^|\s)(\d?>>?(?:&\d)?|&>>?|<)"), "{}", _AS_SCRIPT),
     (re.compile(r"(`)"), "a command between backquotes", _AS_SCRIPT),
     (re.compile(r"(?:^|[\s=:])(~)(?=/|\s|$)"), "{}", "write $(HOME) in its place"),
     (re.compile(r"(\$\{?([A-Za-z_]\w*)\}?)", re.ASCII), "{}", "write $({}) in its place"),
 )
-"""Shell syntax outside of quotes and of $(NAME): its pattern, its name and the advice."""
+"""Shell syntax outside of quotes and of $(NAME). Each item has a pattern, a name for messages, and advice."""
 
 
 _COMMANDS = (
@@ -72,7 +72,7 @@ def command_words(table: Raw) -> Iterator[RawFinding]:
                 shlex.split("" if key == code and is_script(text) else text)
             except ValueError as mistake:
                 quote = "quotation" in str(mistake)
-                odd = "a quote is never closed" if quote else "it ends with a single backslash"
+                odd = "a quote is never closed" if quote else "the text ends with a single backslash"
                 fix = "close it, or write \\' or \\\" for a quote that is meant as text (in TOML's single or triple quotes)"
                 yield error((*where, key), f"cannot be split into arguments: {odd}", fix)
 
@@ -92,9 +92,9 @@ def shell_syntax(table: Raw) -> Iterator[RawFinding]:
         if not is_script(code):
             if assignment := _ASSIGNMENT.match(code):
                 name, value = assignment.groups()
-                problem = f"starts with {name}=…, which only a shell reads as a variable"
+                problem = f"starts with {name}=…, which sets a variable only in a shell"
                 variables = "env.vars" if where == ("ml",) else "server.env.vars"
-                fix = f'write {name} = "{value}" under [{variables}], or put `env` before it'
+                fix = f'write {name} = "{value}" under [{variables}], or write `env {name}=…`'
                 yield error((*where, code_key), problem, fix)
             yield from _shell_syntax_in((*where, code_key), code)
         yield from _shell_syntax_in((*where, args_key), args)
@@ -119,7 +119,7 @@ def variable_references(table: Raw) -> Iterator[RawFinding]:
             # A variable may extend the inherited variable of the same name.
             if name not in known and name != variable and not _PROVIDED.fullmatch(name):
                 problem = f"$({name}) is not set above this line"
-                fix = f"set {name} under [env.vars] before {variable}; otherwise it must be in the environment of the run"
+                fix = f"set {name} under [env.vars] before {variable}, or in the environment of the run"
                 yield warning(("env", "vars", variable), problem, fix)
         known.add(variable)
 
@@ -133,9 +133,9 @@ def references(table: Raw) -> Iterator[RawFinding]:
         text = text_at(at(table, "ml"), key)
         for name in dict.fromkeys(_REFERENCE.findall("" if is_script(text) else text)):
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (name.islower() and name not in known):
-                problem = f"$({name}) runs no command, but stands for the value of an environment variable"
-                fix = f"{_AS_SCRIPT}; a variable of this name is set under [env.vars]"
+                problem = f"$({name}) is the value of an environment variable, not the output of a command"
+                fix = f"{_AS_SCRIPT}, or set a variable of this name under [env.vars]"
                 yield warning(("ml", key), problem, fix)
             elif name not in known and not provided.fullmatch(name):
-                fix = f"set {name} under [env.vars]; otherwise it must be in the environment of the run"
+                fix = f"set {name} under [env.vars], or in the environment of the run"
                 yield warning(("ml", key), f"$({name}) is not set in this file", fix)

@@ -34,7 +34,7 @@ def script_table(table: Raw, folder: Path) -> Iterator[RawFinding]:
         yield from _script_folder(path, folder, requirements)
     named = [key for key in ("path", "script", "git") if text_at(script, key)]
     if len(named) > 1:
-        yield error((*place, named[1]), f"is given in addition to {named[0]}", "keep one of the two")
+        yield error((*place, named[1]), f"cannot be combined with {named[0]}", "keep one of the two")
     elif scheme_of(archive) == "s3":
         if (mistake := SCHEMES["s3"].mistake(archive)) is not None:
             yield error((*place, "script"), *mistake)
@@ -52,7 +52,7 @@ def script_table(table: Raw, folder: Path) -> Iterator[RawFinding]:
         if key in script and "git" not in named:
             yield error(
                 (*place, key),
-                "is for a repository, but git is missing",
+                "has no effect without git",
                 "add the repository's address as git, or remove the key",
             )
 
@@ -84,14 +84,13 @@ def find_mode(path: Path) -> int | None:
 
 
 _SCRIPTS = "$(BAI_SCRIPTS_PATH)"
-_BRING_ALONG = 'add [ml.script] path = "." to bring this folder along'
+_BRING_ALONG = 'add [ml.script] path = "." to copy this folder to the job'
 _INTERPRETER = re.compile(r"(python|perl|ruby|node|bash|dash|sh|zsh|Rscript|lua|php|julia)[0-9.]*")
 
 
 @dataclass(frozen=True)
 class _Scripts:
-    """The benchmark's own files: a folder whose members are copied to the scripts' folder, or one named
-    member."""
+    """The benchmark's own files. All members of `folder`, or only `member`, are copied to the scripts' folder."""
 
     folder: Path
     member: str | None = None
@@ -109,8 +108,8 @@ class _Scripts:
 
     @property
     def advice(self) -> str:
-        fix = "correct the command; its paths start in the scripts' folder"
-        return fix if self.member is None else f"{fix}, whose only member is {self.member}"
+        fix = "correct the command; paths in the command start in the scripts' folder"
+        return fix if self.member is None else f"{fix}, which contains only {self.member}"
 
 
 def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[RawFinding]:
@@ -139,7 +138,7 @@ def _missing_scripts(words: dict[str, list[str]]) -> Iterator[RawFinding]:
     for key, tokens in words.items():
         if any(_SCRIPTS in word for word in tokens):
             problem = f"uses {_SCRIPTS}, but the job has no scripts"
-            yield error(("ml", key), problem, f"{_BRING_ALONG}, or name them with --script")
+            yield error(("ml", key), problem, f"{_BRING_ALONG}, or name the scripts with --script")
 
 
 def _scripts(named: Raw, folder: Path, script: Path | None) -> _Scripts | None:
@@ -155,7 +154,7 @@ def _missing(
 ) -> Iterator[RawFinding]:
     """Check that the benchmark's own program is in the scripts' folder, and can be run.
 
-    is_prepared: whether a command before the first run can build the program.
+    is_prepared: whether `[repeat] prepare` is set and may thus build the program before the first run.
     """
     place = _own_program(words)
     name = _inside(words[place]) if place is not None else None
@@ -164,12 +163,12 @@ def _missing(
     where = ("ml", "benchmark_code")
     file = scripts.file(name)
     if file is None and is_prepared:
-        problem = f"{name} is not in {scripts.folder} yet"
-        yield warning(where, problem, "[repeat] prepare must make the file; otherwise correct the command")
+        problem = f"{name} does not exist in {scripts.folder}"
+        yield warning(where, problem, "let [repeat] prepare create the file, or correct the command")
     elif file is None:
         yield error(where, f"{name} is not in {scripts.path}", scripts.advice)
     elif place == 0 and _is_file(file) and not _can_be_run(file):
-        fix = "begin it with #!/bin/sh or the like, or put its interpreter before it"
+        fix = "begin the file with a line such as #!/bin/sh, or put the interpreter before the file"
         yield error(where, f"{file} has no #! line, so its interpreter is unknown", fix)
 
 
@@ -191,7 +190,7 @@ def _left_behind(
 
 
 def _is_local(word: str, folder: Path, brought: list[PurePosixPath]) -> bool:
-    """Return whether `word` is the relative path of a file in `folder` that no source includes."""
+    """Return whether `word` is the relative path of a file in `folder` that belongs to no data source."""
     if word.startswith(("/", "-", "~")) or not _is_file(folder / word):
         return False
     return not _is_brought(word, brought)
@@ -208,8 +207,7 @@ def _own_program(words: list[str]) -> int | None:
 
 
 def _inside(word: str) -> str | None:
-    """Return `word` relative to the scripts' folder; None if it names something else, or contains a `$`,
-    which may be replaced."""
+    """Return `word` as a path relative to the scripts' folder; None if `word` is another path, or contains a `$`."""
     if word.startswith(f"{_SCRIPTS}/"):
         word = word.removeprefix(f"{_SCRIPTS}/").lstrip("/")
     elif word.startswith(("/", "~", "$")) or ("/" not in word and not word.endswith((".py", ".sh"))):

@@ -58,16 +58,15 @@ def distributed_table(table: Raw) -> Iterator[RawFinding]:
     yield from _processes(strategy, distributed.get("processes_per_instance"))
     for key, users in _OF_STRATEGIES.items():
         if key in distributed and strategy not in users:
-            problem = f"is for {' or '.join(users)}, but the strategy is {strategy}"
+            problem = f"is only for {' or '.join(users)}, but the strategy is {strategy}"
             yield warning((*place, key), problem, "remove it")
     if text_at(distributed, "launch") == "user" and "mpirun_options" in distributed:
-        problem = 'is for the mpirun that bai starts, but with launch = "user" the command starts mpirun'
+        problem = 'has no effect with launch = "user", because the command starts mpirun'
         yield warning((*place, "mpirun_options"), problem, "remove it")
 
 
 def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
-    """Check that no larger number of processes is requested for a strategy that starts each command only
-    once."""
+    """Check that only one process per machine is requested from a strategy that starts the command only once."""
     is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
     if strategy == "ray" and is_many:
         yield error(
@@ -79,7 +78,7 @@ def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
         yield error(
             ("hardware", "distributed", "processes_per_instance"),
             f'"{processes}" is not for {strategy}, which starts the command once on each machine',
-            "remove it, and let the command start its processes; or use torchrun, mpi or horovod",
+            "remove it and let the command start its own processes, or use torchrun, mpi or horovod",
         )
 
 
@@ -91,7 +90,7 @@ def elastic(table: Raw) -> Iterator[RawFinding]:
     elif _is_replaced(table):
         yield from _of_one_machine(table)
     elif "elastic" in table and (machines is not None or _MACHINES[-1] not in at(table, *_MACHINES[:-1])):
-        problem = "is for a range of machines, but hardware.distributed.num_instances is " + (
+        problem = "needs a range of machines, but hardware.distributed.num_instances is " + (
             f"{machines}" if machines is not None else "missing"
         )
         yield error(("elastic",), problem, 'write num_instances = "2:4", or remove the table')
@@ -110,10 +109,12 @@ def adaptdl(table: Raw) -> Iterator[RawFinding]:
             many = machines.most if machines is not None else 4
             yield error(_MACHINES, problem, f'write num_instances = "1:{many}"')
         if "repeat" in table:
-            problem = "is not for adaptdl: its runs would not have the same number of machines"
+            problem = "cannot be used with adaptdl, because the runs would have different numbers of machines"
             yield error(("repeat",), problem, "remove it")
     if at(table, "checkpoint").get("shared") is True:
-        problem = "is not for adaptdl, which reads and writes one folder, because each generation would get another folder"
+        problem = (
+            "cannot be used with adaptdl, which needs one folder: each generation would get another folder"
+        )
         yield error(("checkpoint", "shared"), problem, "remove it: the folder is copied to all machines")
 
 
@@ -133,7 +134,7 @@ def _is_replaced(table: Raw) -> bool:
 
 def _of_one_machine(table: Raw) -> Iterator[RawFinding]:
     if "repeat" in table:
-        problem = "is not for a benchmark with [repeat], because another machine measures something else"
+        problem = "cannot be combined with [repeat], because runs on different machines cannot be compared"
         yield error(("elastic", "replacements"), problem, "remove one of them")
     wanted = at(table, "elastic").get("nodes")
     if type(wanted) is int and wanted != 1:
@@ -147,20 +148,20 @@ def _of_range(table: Raw, machines: NodeRange, least: int) -> Iterator[RawFindin
         problem = f"{wanted} machines are outside the range {machines} of hardware.distributed.num_instances"
         yield error(("elastic", "nodes"), problem, f"write a number from {least} to {machines.most}")
     if "repeat" in table:
-        problem = f'"{machines}" is not for a benchmark with [repeat]: its runs would not have the same number of machines'
+        problem = f'"{machines}" cannot be combined with [repeat], because the runs would have different numbers of machines'
         yield error(_MACHINES, problem, "write one number, or remove [repeat]")
 
 
 def checkpoints(table: Raw) -> Iterator[RawFinding]:
-    """Check that `[checkpoint]` is not used with `[repeat]`, and that its keys have an effect."""
+    """Check that `[checkpoint]` is not used with `[repeat]`, and that the keys of `[checkpoint]` have an effect."""
     if "checkpoint" not in table:
         return
     checkpoint = at(table, "checkpoint")
     if "repeat" in table:
-        problem = "is not for a benchmark with [repeat], because a continued run measures nothing"
+        problem = "cannot be combined with [repeat], because a continued run is no valid measurement"
         yield error(("checkpoint",), problem, "remove one of them")
     if checkpoint.get("shared") is True and "every" in checkpoint:
-        problem = "is for copies of the folder, but with shared = true nothing is copied"
+        problem = "has no effect, because shared = true copies no folder"
         yield warning(("checkpoint", "every"), problem, "remove it")
     yield from _shared_folder(table)
 
@@ -189,15 +190,19 @@ def restarts(table: Raw) -> Iterator[RawFinding]:
     ]
     if "repeat" in table:
         for where in wanted:
-            problem = "is not for a benchmark with [repeat], because a restarted run measures nothing"
+            problem = "cannot be combined with [repeat], because a restarted run is no valid measurement"
             yield error(where, problem, "remove one of them")
     if len(wanted) > 1:
-        yield error(_OF_TORCHRUN, "says the same as restart.max_restarts", "remove one of them")
+        yield error(_OF_TORCHRUN, "has the same meaning as restart.max_restarts", "remove one of them")
     if _MAX_RESTARTS in wanted:
         return
     for key in ("backoff", "exit_codes"):
         if key in at(table, "restart"):
-            yield warning(("restart", key), "is for max_restarts, which is missing", "add max_restarts = 3")
+            yield warning(
+                ("restart", key),
+                "has an effect only with max_restarts, which is missing",
+                "add max_restarts = 3",
+            )
 
 
 def _is_positive(count: object) -> bool:
@@ -211,7 +216,7 @@ def server(table: Raw) -> Iterator[RawFinding]:
         return
     if not at(table, "server"):
         fix = "describe the server under [server] and [server.env]"
-        yield error(("server",), "is missing, but the strategy is inference", fix)
+        yield error(("server",), "is missing, but required by the strategy inference", fix)
         return
     yield from _machines(table)
     yield from _network(table)
@@ -220,25 +225,25 @@ def server(table: Raw) -> Iterator[RawFinding]:
     yield from _same_names(table)
     for where, model in items(table, "server", "models"):
         if refers_to_job(text_at(model, "src")):
-            problem = "is an artifact of another job, but only [[data.sources]] can name artifacts"
-            yield error((*where, "src"), problem, "write its address, for example s3://bucket/key")
+            problem = "is an artifact of another job, which only [[data.sources]] can name"
+            yield error((*where, "src"), problem, "write another address, for example s3://bucket/key")
     if "role" in at(table, "info", "labels"):
         problem = "is the label by which metrics of the server and its client are told apart"
         yield error(("info", "labels", "role"), problem, "choose another name")
 
 
 def _network(table: Raw) -> Iterator[RawFinding]:
-    """Check that no key of `[aws.ec2]` requests anything that needs machines of a single type."""
+    """Check that no key of `[aws.ec2]` needs machines of the same type."""
     ec2 = at(table, "aws", "ec2")
     if "efa" in ec2:
-        problem = "writes the network interfaces of one type, but a server and its client can have two types"
+        problem = "needs machines of one type, but a server and its client can have different types"
         yield error(("aws", "ec2", "efa"), problem, "remove it")
 
 
 def _machines(table: Raw) -> Iterator[RawFinding]:
     many = node_range(table)
     if many is not None and many.least is not None:
-        problem = f"{many} is a range, and inference uses two machines: a server and its client"
+        problem = f"{many} is a range, but inference always uses two machines: a server and its client"
         yield error(_MACHINES, problem, "remove it")
     elif many is not None and many.most != 2:
         problem = f"{many} has no effect: inference uses two machines, a server and its client"
@@ -246,19 +251,27 @@ def _machines(table: Raw) -> Iterator[RawFinding]:
     for key in _ZONES:
         ours, theirs = (text_at(at(table, *where), key) for where in (("hardware",), ("server", "hardware")))
         if ours and theirs and ours != theirs:
-            problem = f'"{theirs}" is not "{ours}", the zone of the client: both machines are in one subnet'
-            yield error(("server", "hardware", key), problem, "remove it, or write the same in [hardware]")
+            problem = (
+                f'"{theirs}" is not the zone of the client, "{ours}", but both machines are in one subnet'
+            )
+            yield error(
+                ("server", "hardware", key), problem, "remove it, or write the same zone in [hardware]"
+            )
 
 
 def _one_start(table: Raw) -> Iterator[RawFinding]:
     """Check that no key requests a second start of the client and its server."""
     restarts = at(table, "restart").get("max_restarts")
     if type(restarts) is int and restarts > 0:
-        problem = "is not for inference: the server would not be in the state of its first start"
+        problem = (
+            "cannot be used with inference: after a restart, the server would not be in its initial state"
+        )
         yield error(("restart", "max_restarts"), problem, "remove it")
     for key in ("elastic", "checkpoint"):
         if key in table:
-            yield error((key,), "is not for inference, whose two machines start once", "remove it")
+            yield error(
+                (key,), "cannot be used with inference, whose two machines start only once", "remove it"
+            )
 
 
 def _ports(table: Raw) -> Iterator[RawFinding]:
@@ -281,8 +294,8 @@ def _same_names(table: Raw) -> Iterator[RawFinding]:
             continue
         differing = [key for key in shared if metric.get(key) != other.get(key)]
         if not differing and not metric.get("over_ranks"):
-            problem = f'"{metric.get("name")}" is also a metric of the client: lists and comparisons take the mean of the two'
-            yield warning((*where, "name"), problem, "give one of them another name")
+            problem = f'"{metric.get("name")}" is a metric of server and client: lists and comparisons use the mean of both'
+            yield warning((*where, "name"), problem, "rename one of the two metrics")
         for key in differing:
             problem = f'differs from the metric "{metric.get("name")}" of [[output.metrics]]'
-            yield error((*where, key), problem, "make them the same, or give one of them another name")
+            yield error((*where, key), problem, "write the same value, or rename one of the two metrics")

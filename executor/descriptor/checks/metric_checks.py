@@ -38,7 +38,7 @@ from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, ite
 
 _PRESET = ("output", "preset")
 _METRICS = (("output", "metrics"), ("server", "output", "metrics"))
-_NUMBER_ALONE = "put ( ) around the number alone, or call that group value: (?P<value>…)"
+_NUMBER_ALONE = "put ( ) around only the number, or name the number's group value: (?P<value>…)"
 
 
 def metric_names(table: Raw) -> Iterator[RawFinding]:
@@ -50,7 +50,9 @@ def metric_names(table: Raw) -> Iterator[RawFinding]:
             if name and name in first:
                 problem = f'"{name}" is already the name of {".".join(keys)}[{first[name]}]'
                 yield error(
-                    (*where, "name"), problem, "give it another name, or join the two patterns with |"
+                    (*where, "name"),
+                    problem,
+                    "rename one of the two metrics, or join the two patterns with |",
                 )
             first.setdefault(name, where[-1])
 
@@ -68,15 +70,15 @@ def metric_sources(table: Raw) -> Iterator[RawFinding]:
 
 
 def _of_run(where: Where, metric: Raw) -> Iterator[RawFinding]:
-    """Check a metric about the resources of a run, which has no keys about the output."""
+    """Check a metric with `of_run`. The metric must not have keys about the output."""
     for key in (*marked_keys(WrittenMetric, About.LINE, About.LINES_ABOVE), "example"):
         if key in metric:
             fix = "keep one of the two; of_run takes nothing from the benchmark's output"
-            yield error((*where, key), "is given in addition to of_run", fix)
+            yield error((*where, key), "cannot be combined with of_run", fix)
     known = {each.value: each.units for each in OfRun}
     measured = known.get(text_at(metric, "of_run"))
     if measured is not None and metric.get("units", measured) != measured:
-        problem = f"are not those of {metric['of_run']}"
+        problem = f"are not the units of {metric['of_run']}"
         yield error((*where, "units"), problem, f'write units = "{measured}"')
 
 
@@ -86,30 +88,29 @@ def _of_pattern(where: Where, metric: Raw) -> Iterator[RawFinding]:
         yield error((*where, "pattern"), "is missing: the metric has no source", fix)
     for key, group in (("json_step", "step"), ("json_labels", "NAME")):
         if key in metric:
-            fix = f"in a pattern it is a group, (?P<{group}>…); or take the value with json, too"
+            fix = f"write a group (?P<{group}>…) in pattern, or take the value with json"
             yield error((*where, key), "needs json", fix)
 
 
 def _of_json(where: Where, metric: Raw, options: Mapping[str, str]) -> Iterator[RawFinding]:
     """Check a metric of JSON lines. options: the job's labels, with the keys that set them."""
     if "pattern" in metric:
-        yield error((*where, "json"), "is given in addition to pattern", "keep one of the two")
+        yield error((*where, "json"), "cannot be combined with pattern", "keep one of the two")
     if text_at(metric, "number") not in ("", "plain"):
-        fix = "remove number; a text is not a number, however it is written"
+        fix = "remove number; a text in JSON is never a number"
         yield error((*where, "number"), "has no meaning with json, because JSON's numbers have one form", fix)
     paths = metric.get("json_labels")
     for index, path in enumerate(paths if isinstance(paths, list) else ()):
         name = _last_key(path)
         if name in RESERVED or name in options:
-            owner = "bai adds to metrics" if name in RESERVED else f"{options[name]} has, too"
+            owner = "bai adds to metrics" if name in RESERVED else f"{options[name]} also sets"
             problem = f'"{name}" is the name of a label that {owner}'
-            fix = "leave it out, or rename the key that the benchmark prints"
+            fix = "remove this label, or rename the key that the benchmark prints"
             yield error((*where, "json_labels", index), problem, fix)
 
 
 def _last_key(path: Any) -> str:
-    """Return the name that a JSON path gives to a label; "" if the path is invalid, which is reported
-    elsewhere."""
+    """Return the name that a JSON path gives to a label; "" for an invalid path, which another check reports."""
     try:
         return last_key(read_json_path(path)) if isinstance(path, str) else ""
     except ValueError:
@@ -129,11 +130,11 @@ def metric_units(table: Raw) -> Iterator[RawFinding]:
     for where, metric in _metrics(table):
         units = text_at(metric, "units")
         if "units" not in metric and "of_run" not in metric:
-            fix = 'add the units, such as units = "ms"; units = "" means none'
+            fix = 'add for example units = "ms", or units = "" for numbers without units'
             yield warning((*where, "units"), "is missing, so the meaning of the numbers is unknown", fix)
         elif (first := split_unit(units)) is not None:
             problem = f'"{units}" is not a unit: values in "{first}" would not be converted'
-            yield error((*where, "units"), problem, f'write units = "{first}" if it is that')
+            yield error((*where, "units"), problem, f'write units = "{first}" if the values are in {first}')
 
 
 def pattern_groups(table: Raw) -> Iterator[RawFinding]:
@@ -147,11 +148,11 @@ def pattern_groups(table: Raw) -> Iterator[RawFinding]:
         groups = read_groups(pattern)
         yield from _group_names(place, pattern, groups, options)
         if groups.unit and not units:
-            fix = 'add units, for example units = "ms": values are converted to them'
+            fix = 'add the target unit, for example units = "ms"'
             yield error(place, "the pattern takes a unit, but units does not name the target unit", fix)
         letters = _letters(text_at(metric, "number") or "plain", units)
         if not can_match_number(text, groups.value, letters=letters):
-            what = "the group of the value" if groups.value else "the value, which is the whole match,"
+            what = "the value's group" if groups.value else "the value, which is the whole match,"
             yield error(place, f"{what} can never be a number in '{text}'", _NUMBER_ALONE)
 
 
@@ -161,14 +162,14 @@ def _group_names(
     """Check the names of a pattern's groups. options: the job's labels, with the keys that set them."""
     for name in taken_names(groups):
         problem = f'the group "{name}" has the name of a label that bai adds to metrics'
-        yield error(place, problem, f"choose another name: (?P<{name}_>…), or leave it out: (…)")
+        yield error(place, problem, f"choose another name: (?P<{name}_>…), or no name: (…)")
     for name in taken_names(groups, options):
         problem = f'the group "{name}" has the name of a label of {options[name]}'
         yield error(place, problem, f"rename the group, or the label in {options[name]}")
     labels = {label for label, _ in groups.labels}
     for name, meant in misspelled_names(pattern).items():
         used = "a label of each record" if name in labels else "the value"
-        problem = f'the group "{name}" is {used}; was "{meant}" meant?'
+        problem = f'the group "{name}" becomes {used}; did you mean "{meant}"?'
         yield warning(place, problem, f"write (?P<{meant}>…)")
 
 
@@ -192,13 +193,12 @@ def metric_context(table: Raw) -> Iterator[RawFinding]:
             continue
         pattern, units = text_at(metric, "pattern"), text_at(metric, "units")
         if problem := context_problem(context, pattern=pattern, units=units, labels=options):
-            fix = "name the parts of the line: '^== (?P<test>\\w+) ==' or 'time in (?P<unit>\\w+)'"
+            fix = "name a group of the pattern: '^== (?P<test>\\w+) ==' or 'time in (?P<unit>\\w+)'"
             yield error((*where, "context"), problem, fix)
 
 
 def _letters(form: str, units: str) -> str:
-    """Return the characters that a number of this form may contain in addition to digits, sign, point and
-    exponent."""
+    """Return the characters that a number of this form may contain, other than digits, sign, point and exponent."""
     letters = ":dhms -" if is_time(units) else ""
     if form in ("thousands", "auto"):
         letters += ",_'"
@@ -228,13 +228,13 @@ def presets(table: Raw) -> Iterator[RawFinding]:
     for metric in preset_metrics(table):
         if metric.name in first:
             problem = f'"{first[metric.name]}" and "{metric.preset}" both have a metric {metric.name}'
-            fix = "keep one of the two, or write a metric of this name yourself, which then counts"
+            fix = "remove one of the two presets, or define the metric in [[output.metrics]]"
             yield error(_PRESET, problem, fix)
         first.setdefault(metric.name, metric.preset)
         for label in _preset_labels(metric):
             if label in labels:
-                problem = f'the metric {metric.name} of "{metric.preset}" has a label {label}, and so has {labels[label]}'
-                fix = f"rename the label in {labels[label]}, or write a metric {metric.name} yourself"
+                problem = f'the label {label} is set by the metric {metric.name} of "{metric.preset}" and by {labels[label]}'
+                fix = f"rename the label in {labels[label]}, or define the metric {metric.name} in [[output.metrics]]"
                 yield error(_PRESET, problem, fix)
 
 
@@ -280,8 +280,8 @@ def examples(table: Raw) -> Iterator[RawFinding]:
 
 
 def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
-    """Return name, units and values that each metric finds in its example. Each value has its step and
-    labels."""
+    """Return the name and the units of each metric with an example, and the values in the example. Each value has a
+    step and labels."""
     server = descriptor.used_server
     of_server = server.output.metrics if server is not None else []
     written = [each for each in (*descriptor.output.every_metric, *of_server) if each.example is not None]
@@ -324,34 +324,37 @@ def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, s
         fix = "correct units, or let a group (?P<unit>…) take the unit, so that values are converted"
         return f'the units are "{units}", but the line says "{whole}"', fix
     if doubt == Doubt.CUT:
-        return f'the pattern takes only "{taken}" of "{whole}"; the whole number counts', (
+        return f'the pattern takes only "{taken}" of the number "{whole}"', (
             r"write the number as ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
         )
     return f'the pattern takes "{taken}", but the line has "{whole}"', number_advice(taken, whole)
 
 
 def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
-    """Return problem and fix if no usable value was found in the example; otherwise None."""
+    """Return problem and fix if the trial found no usable value in the example; otherwise None."""
     path, pattern, shown = example.metric.get("json"), example.metric.get("pattern"), _cut(example.line)
     if trial.too_slow:
-        fix = "make it simpler: no + or * inside a group that has one itself, as in (a+)+"
+        fix = "make the pattern simpler: avoid a + or * after a group with a + or *, as in (a+)+"
         return f"the pattern takes more than a second on this line: '{str(pattern)[:80]}'", fix
     if trial.values:
         return None
     other = trial.others[0][:80] if trial.others else None
     if path is not None:
         if other is not None:
-            fix = "let json lead to the number alone; a number in quotes is a text"
+            fix = "correct json; the path must lead to a number without quotes"
             return f'{path} leads to "{other}" in the example, which is not a finite number', fix
-        fix = "correct json, or the line as it is really printed; all of it must be one JSON object"
+        fix = "correct json, or write the whole line as the benchmark prints it: one JSON object"
         return f"'{shown}' is not a JSON object with {path}", fix
     if other is None:
         fix = "correct the pattern, or the line as it is really printed"
         return f"the pattern '{pattern}' does not match \"{shown}\"", fix
     if not other:
-        fix = "name the group that always does: (?P<value>…)"
-        return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
-    return f"the pattern '{pattern}' takes \"{other}\" from it, which is not a finite number", _NUMBER_ALONE
+        fix = "name a group that always matches: (?P<value>…)"
+        return f"the pattern '{pattern}' matches \"{shown}\", but the value's group matches nothing", fix
+    return (
+        f"the pattern '{pattern}' takes \"{other}\" from the example, which is not a finite number",
+        _NUMBER_ALONE,
+    )
 
 
 def _cut(line: str) -> str:

@@ -1,5 +1,5 @@
 """Runs patterns on example lines as the extractor does, in a child process, because a pattern may backtrack
-forever. This file is also the program of that process.
+forever. The child process runs this file as its program.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WALL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternExample:
-    """A metric, and a line on which it is tried."""
+    """A metric, and a line in which the metric is searched."""
 
     metric: Mapping[str, Any]
-    """Valid keys of a metric in a job descriptor: its name, the keys marked `About.LINE`, and `units` unless
-    another line contains the unit."""
+    """Keys of the metric as in a job descriptor: the name, the keys with the mark `About.LINE`, and `units`. `units`
+    is missing if another line contains the unit."""
     line: str
 
 
@@ -39,11 +39,11 @@ class Trial:
     """The result of a pattern on a line."""
 
     values: tuple[Mapping[str, Any], ...] = ()
-    """Values as tables with `value`, and with `step` and `labels` if the pattern finds them."""
+    """Found values. Each value is a table with `value`, and possibly with `step` and `labels`."""
     others: tuple[str, ...] = ()
-    """Matched texts that are not finite numbers; "" if the group did not match."""
+    """Matched texts that are not finite numbers; "" for a match without the value's group."""
     doubts: tuple[tuple[str, str, str], ...] = ()
-    """Values that may be wrong: the doubt, the matched text, and the whole text."""
+    """Values that may be wrong. Each item consists of the doubt, the matched text, and the whole text."""
     too_slow: bool = False
     """Whether the pattern needed more CPU time than a run allows, and was stopped."""
 

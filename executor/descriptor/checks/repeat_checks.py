@@ -51,7 +51,7 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
     if (nodes := node_range(table)) is not None and nodes.most > 1:
         yield error(
             ("repeat", "keep_going"),
-            f"does not work with {strategy} on several nodes, because after a failed run on one node the others possibly wait for ever",
+            f"cannot be used with {strategy} on several nodes: after a failed run on one node, the other nodes may wait for ever",
             "remove it: the first run that fails then ends the job",
         )
 
@@ -62,20 +62,20 @@ def _ray(table: Raw) -> Iterator[RawFinding]:
     if written_strategy(table) != "ray" or "distributed" not in at(table, "hardware"):
         return
     if nodes is None or nodes.most > 1:
-        problem = "is not for ray on several machines, because the other machines join Ray only once"
+        problem = "cannot be used with ray on several machines, because the other machines join Ray only once"
         yield error(("repeat",), problem, "remove it, or write num_instances = 1")
 
 
 def _counts(repeat: Raw) -> Iterator[RawFinding]:
     if "runs" not in repeat and "until" not in repeat:
-        fix = 'write runs = 10, or until = "2%" with the metric whose interval it uses'
-        yield error(("repeat", "runs"), "is missing: the number of runs is not set", fix)
+        fix = 'write runs = 10, or until = "2%" and the metric whose interval `until` uses'
+        yield error(("repeat", "runs"), "is missing, so the number of runs is unknown", fix)
     if "min_runs" in repeat and "max_time" not in repeat:
-        fix = 'add max_time = "1m", or write runs alone'
-        yield error(("repeat", "min_runs"), "is for max_time, which is missing", fix)
+        fix = 'add max_time = "1m", or write runs without min_runs'
+        yield error(("repeat", "min_runs"), "has an effect only with max_time, which is missing", fix)
     runs, least = repeat.get("runs"), repeat.get("min_runs")
     if type(runs) is int and type(least) is int and least > runs:
-        yield error(("repeat", "min_runs"), f"is more than runs, {runs}", "lower it, or raise runs")
+        yield error(("repeat", "min_runs"), f"is greater than runs ({runs})", "lower min_runs, or raise runs")
 
 
 def _steps(where: Where, table: Raw) -> Iterator[RawFinding]:
@@ -88,8 +88,8 @@ def _steps(where: Where, table: Raw) -> Iterator[RawFinding]:
 def _step(where: Where, text: str) -> Iterator[RawFinding]:
     if is_script(text):
         if text.lstrip().startswith("#!"):
-            fix = "leave that line out, because /bin/sh runs scripts of several lines, or name a file of [ml.script]"
-            yield error(where, "starts with #!, but is not a file of its own", fix)
+            fix = "remove the #! line, because /bin/sh runs the script; or name a file of [ml.script]"
+            yield error(where, "starts with a #! line, which has an effect only in a file", fix)
         return
     try:
         words = shlex.split(text)
@@ -107,20 +107,20 @@ def _arms(repeat: Raw) -> Iterator[RawFinding]:
         return
     if len(arms) < 2 or len({text_at(each, "name") for each in arms}) < len(arms):
         fix = "write two or more tables [[repeat.arms]], each with a name of its own"
-        yield error(("repeat", "arms"), "compares two arms or more", fix)
+        yield error(("repeat", "arms"), "needs two or more arms with different names", fix)
     for key in ("runs", "warmup_runs"):
         count = repeat.get(key)
         if type(count) is int and count % len(arms):
-            problem = f"{count} runs cannot be shared equally by {len(arms)} arms"
+            problem = f"{count} is not a multiple of {len(arms)}, the number of arms"
             more = count + len(arms) - count % len(arms)
-            fix = f"write {more}: each arm does {more // len(arms)} of them"
+            fix = f"write {more}, so that each arm gets {more // len(arms)} runs"
             yield error(("repeat", key), problem, fix)
 
 
 def _unused_metric(repeat: Raw) -> Iterator[RawFinding]:
     if text_at(repeat, "metric"):
-        problem = "is for until, which is missing"
-        yield warning(("repeat", "metric"), problem, "add until, or remove it")
+        problem = "has an effect only with until, which is missing"
+        yield warning(("repeat", "metric"), problem, "add until, or remove metric")
 
 
 def _until_metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
@@ -140,4 +140,4 @@ def _until_metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
     elif (ranked := sum(known.values())) != 1:
         fix = 'write metric = "…", the name of the metric whose interval `until` uses'
         found = "no metric has" if not ranked else f"{ranked} metrics have"
-        yield error(place, f"is missing, and {found} better", fix)
+        yield error(place, f"is missing, and {found} the key better", fix)

@@ -1,4 +1,4 @@
-"""Recognises values that look like secrets. The messages never contain the value."""
+"""Recognises values that look like secrets. Texts for messages never contain the value."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NAME = re.compile(
     re.I,
 )
 _PLAIN = re.compile(r"|[\d.,_+-]+|true|false|yes|no|on|off|none|null|(/|~|\./).*|\$\([A-Za-z_]\w*\)", re.I)
-"""Values that are not secrets although the name of the variable suggests a secret: MAX_TOKEN = "512", a path
-to a key, a reference."""
+"""Values that are not secrets although the name of the variable suggests a secret. Examples are numbers (MAX_TOKEN =
+"512"), paths and references."""
 _RUN = re.compile(r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{32,}={0,2}(?![A-Za-z0-9+/=])")
 _RANDOM_BITS = 4.3
 """Minimum entropy of a random key (bits per character, computed from the text itself). 40 random base64
@@ -33,21 +33,20 @@ characters have 4.6 or more, words less than 4."""
 
 
 def known_secret(text: str) -> str | None:
-    """Return the kind of a secret with a known form in `text`, for example "an AWS access key"; None if there
-    is none."""
+    """Return the kind of a secret in `text`, for example "an AWS access key"; None if no secret has a known form."""
     return next((kind for form, kind in _KNOWN if form.search(text)), None)
 
 
 def looks_secret(name: str, value: object) -> str | None:
-    """Return the reason why the variable `name` looks like a secret, as the end of a sentence "its value …";
-    None if the variable does not look like a secret."""
+    """Return why the value of the variable `name` looks like a secret; None if the value looks harmless. The text is
+    the end of a sentence "its value …"."""
     if not isinstance(value, str):
         return None
     kind = known_secret(value)
     if kind:
         return f"looks like {kind}"
     if _NAME.search(name) and not _PLAIN.fullmatch(value):
-        return "belongs to a variable named like a secret"
+        return "belongs to a variable whose name suggests a secret"
     if any(_random(run) for run in _RUN.findall(value)):
         return "looks like a random key"
     return None

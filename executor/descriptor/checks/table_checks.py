@@ -1,4 +1,4 @@
-"""Checks that involve several keys, or files on this disk. The checks read the raw table, so that they also
+"""Checks of a descriptor that involve several keys, or files on this disk. The checks read the raw table, so that they also
 work if other keys are invalid. The checks ignore values of a wrong type, because the model reports such
 values.
 """
@@ -62,7 +62,7 @@ from executor.descriptor.raw_table import (
 
 _IMAGE = re.compile(r"auto|ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
 _LABELS_OF_ALL = ("action-id", "client-id", "parent-action-id", "rank", "process_rank", "repeat")
-"""Labels that every metric may have although the descriptor does not set them."""
+"""Names of labels that bai itself may add to every metric."""
 _MOST_LABELS = 10
 _MARKETS = {ON_DEMAND: "on demand anyway", CAPACITY_BLOCK: "in a capacity block"}
 _BURSTS = ("gp2", "st1", "sc1")
@@ -101,7 +101,7 @@ def _nul_characters(node: Any, path: Where = ()) -> Iterator[RawFinding]:
 def _labels(table: Raw) -> Iterator[RawFinding]:
     labels = at(table, "info", "labels")
     if len(labels) > _MOST_LABELS:
-        fix = f"keep at most {_MOST_LABELS}: CloudWatch takes no more dimensions"
+        fix = f"keep at most {_MOST_LABELS} labels, because CloudWatch takes no more dimensions"
         yield error(("info", "labels"), f"holds {len(labels)} labels", fix)
     for name in _LABELS_OF_ALL:
         if name in labels:
@@ -115,15 +115,15 @@ def _container(table: Raw) -> Iterator[RawFinding]:
         return
     strategy = written_strategy(table)
     if strategy not in CONTAINER_STRATEGIES:
-        problem = f"is for {', '.join(CONTAINER_STRATEGIES)}, but the strategy is {strategy}"
+        problem = f"is only for {', '.join(CONTAINER_STRATEGIES)}, but the strategy is {strategy}"
         yield error(("env", "container"), problem, "remove it, or use one of these strategies")
     own = "the image has its own Python and packages"
     if text_at(env, "python"):
         fix = "remove it; name the Python of the image in [ml] benchmark_code"
-        yield error(("env", "python"), f"is not for a container: {own}", fix)
+        yield error(("env", "python"), f"cannot be used with a container: {own}", fix)
     if text_at(script, "requirements"):
-        fix = "remove it, and install them in the image"
-        yield error(("ml", "script", "requirements"), f"is not for a container: {own}", fix)
+        fix = "remove it, and install the packages in the image"
+        yield error(("ml", "script", "requirements"), f"cannot be used with a container: {own}", fix)
 
 
 def _image(table: Raw) -> Iterator[RawFinding]:
@@ -135,20 +135,20 @@ def _image(table: Raw) -> Iterator[RawFinding]:
         and image
         and not (ec2.get("image") or env.get("image") or _IMAGE.fullmatch(image))
     ):
-        fix = 'add image = "auto", or an AMI, to [aws.ec2] before it runs on EC2'
+        fix = 'add image = "auto" or an AMI to [aws.ec2] before the benchmark runs on EC2'
         yield warning(("aws", "ec2", "image"), f'"{image}" is not an AMI', fix)
     if env.get("container"):
         return
     if engine in ("default", "local") and image and not _IMAGE.fullmatch(image):
-        problem = "no container is started for it, so the benchmark runs with this machine's own software"
-        fix = "install what it needs; or write the image as [env] container"
+        problem = "starts no container, so the benchmark runs with the software of this machine"
+        fix = "install the software on this machine, or write the image as [env] container"
         yield warning(("env", "docker_image"), problem, fix)
 
 
 def _scheduling(table: Raw) -> Iterator[RawFinding]:
     scheduling = text_at(at(table, "info"), "scheduling")
     if scheduling not in ("", "single_run") and written_engine(table) in OUR_ENGINES:
-        problem = f'"{scheduling}" is for the benchmark service, which repeats it; `bai run` and `bai submit` run it once'
+        problem = f'"{scheduling}" has an effect only in the benchmark service; `bai run` and `bai submit` run a job once'
         yield warning(("info", "scheduling"), problem, 'write "single_run", or leave it to the service')
 
 
@@ -160,7 +160,7 @@ def _market(table: Raw) -> Iterator[RawFinding]:
     if ec2.get("on_demand_after_spot") is True and market != "spot":
         yield error(
             ("aws", "ec2", "on_demand_after_spot"),
-            f"is for machines on spot, but these are {_MARKETS.get(market, f'on the market {market}')}",
+            f"needs spot machines, but the machines are {_MARKETS.get(market, f'on the market {market}')}",
             "add spot = true, or remove it",
         )
 
@@ -168,9 +168,7 @@ def _market(table: Raw) -> Iterator[RawFinding]:
 def _network(table: Raw) -> Iterator[RawFinding]:
     ec2 = at(table, "aws", "ec2")
     if "efa" in ec2 and at(ec2, "run_instances").get("NetworkInterfaces"):
-        problem = (
-            "writes the network interfaces of the type, but run_instances has NetworkInterfaces of its own"
-        )
+        problem = "requests network interfaces, but run_instances has NetworkInterfaces of its own"
         yield error(("aws", "ec2", "efa"), problem, "remove one of them")
 
 
@@ -189,7 +187,7 @@ def _volumes(table: Raw) -> Iterator[RawFinding]:
                 f"{kind} is slower after its burst credits are used up, perhaps in the middle of a benchmark"
             )
             yield warning(
-                (*where, "Ebs", "VolumeType"), problem, 'write VolumeType = "gp3", whose throughput stays'
+                (*where, "Ebs", "VolumeType"), problem, 'write VolumeType = "gp3", which keeps its throughput'
             )
 
 
@@ -210,14 +208,14 @@ def _secrets(table: Raw) -> Iterator[RawFinding]:
                 yield error((*where, name), problem, secret_fix(name))
     for name in at(table, "env", "secrets"):
         if name in at(table, "env", "vars"):
-            yield error(("env", "secrets", name), "is set in [env.vars] as well", "keep one of the two")
+            yield error(("env", "secrets", name), "is also set in [env.vars]", "keep one of the two")
 
 
 def _prometheus(table: Raw) -> Iterator[RawFinding]:
     prometheus = at(table, "prometheus")
     for key in ("username", "delete_on_end"):
         if prometheus.get(key) and "pushgateway" not in prometheus:
-            yield warning(("prometheus", key), "is for a Pushgateway, but none is named", "remove it")
+            yield warning(("prometheus", key), "has no effect without pushgateway", "remove it")
 
 
 _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (

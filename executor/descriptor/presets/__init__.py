@@ -1,6 +1,6 @@
 """Metrics of known programs for `[output] preset`, each in a file of this folder.
 
-A preset's metrics become metrics of the job when the job is planned. The agent knows only their revision.
+A preset's metrics become metrics of the job when the job is planned. The agent knows only the revision of each metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PresetMetric(MetricTable):
     preset: str
     """Name of the preset."""
     revision: int = 1
-    """Revision of the metric. It is increased if the metric's numbers change, because values of different
+    """Revision of the metric. The revision is increased if the metric's numbers change, because values of different
     revisions cannot be compared."""
 
     @property
@@ -45,7 +45,7 @@ class Preset:
     recorded: str
     """Command on whose output the metrics were tested."""
     also: tuple[str, ...]
-    """Commands for, or descriptions of, other forms of the output on which the metrics were tested."""
+    """Other commands, or descriptions of other outputs, on which the metrics were tested."""
     note: str
     """A note about the program's output; "" if there is none."""
     metrics: tuple[PresetMetric, ...]
@@ -100,7 +100,8 @@ def with_presets(own: Sequence[MetricTable], presets: Iterable[str]) -> list[Met
 
 
 def preset_uses(own: Sequence[MetricTable], presets: Iterable[str]) -> list[PresetUse]:
-    """Return the use of each of `presets`. own: the metrics that the descriptor defines itself."""
+    """Return the metrics that each of `presets` adds to a descriptor. own: the metrics that the descriptor defines
+    itself."""
     names = {each.name for each in own}
     return [
         PresetUse(

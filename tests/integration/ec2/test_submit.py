@@ -631,7 +631,7 @@ def test_a_thousand_machines_are_planned_and_one_more_is_refused(moto_aws: MotoA
     assert "at most 26,108.3 instance hours" in " ".join(most.stdout.split())
     assert (one_more.code, one_more.stdout) == (2, "")
     assert "hardware.distributed.num_instances" in one_more.stderr
-    assert "1,001 machines are more than one launch can start" in " ".join(one_more.stderr.split())
+    assert "1,001 machines are more than EC2 starts in one launch" in " ".join(one_more.stderr.split())
 
 
 def test_processes_per_gpu_are_refused_for_an_instance_type_without_gpus(

@@ -66,7 +66,7 @@ def test_a_new_job_resumes_from_the_checkpoint_of_a_killed_one(cli: LocalCli) ->
     name, step = _start(cli.output("second"))
     assert re.fullmatch(r"first/checkpoint-0-\d+", name)
     assert step > 0
-    assert f"The job goes on from {name}." in resumed.stderr + resumed.stdout
+    assert f"The job continues from {name}." in resumed.stderr + resumed.stdout
     assert f"ended at {step + 3}" in cli.output("second")
     # Repeated, it begins where it began; resumed, where that ended.
     assert _start(cli.output("third")) == (name, step)

@@ -323,7 +323,7 @@ example = "epoch acc=7"
     assert [each["value"] for each in records if each["name"] == "accuracy"] == [2]
     assert "does not match" in tried.stdout
     assert "output.metrics[1].only" in both.stdout
-    assert "is given in addition to of_run" in both.stdout
+    assert "cannot be combined with of_run" in both.stdout
     assert "metric accuracy: only" in cli.bai("compare", "one", "two").stdout
     assert tree.changed() == {tables, patterns}
 

@@ -81,7 +81,7 @@ def test_a_decision_is_not_made_if_the_reported_object_never_appears(
 ) -> None:
     store.lies = 100
 
-    with pytest.raises(StoreError, match="cannot be settled"):
+    with pytest.raises(StoreError, match="cannot be written"):
         attempt.settle_generation(1, NEXT)
 
 
@@ -211,7 +211,7 @@ def test_a_record_of_one_node_about_another_one_is_refused(
         "signs/leaving-1": attempt.leaving_node,
     }
 
-    with pytest.raises(RecordError, match="expected the rank 1 of its name, got 2"):
+    with pytest.raises(RecordError, match="expected the rank 1 as in the object's name, got 2"):
         read[name](1)
 
 

@@ -151,7 +151,7 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
         ("[[metrics]]\nname = 'x'\npattern = 'x'\njson = 'x'", r'0 "x": pattern and json exclude'),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\njson_step = 'x'",
-            r'0 "x": json_step and json_labels are for json',
+            r'0 "x": json_step and json_labels need json',
         ),
         (
             "[[metrics]]\nname = 'x'\njson = 'a..b'",
@@ -180,18 +180,18 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
         (f"[limits]\nno_output = '{'9' * 5000}s'", r"no_output: .*longer than any run"),
         (
             "[strategy]\nnodes = 4\nmin_nodes = 0",
-            r"\[strategy\]: min_nodes must be an integer from 1 to nodes",
+            r"\[strategy\]: min_nodes must be an integer from 1 to 4",
         ),
-        ("[strategy]\nnodes = 2\nmin_nodes = 4", r"min_nodes must be an integer from 1 to nodes, which is 2"),
+        ("[strategy]\nnodes = 2\nmin_nodes = 4", r"min_nodes must be an integer from 1 to 2, the value of nodes"),
         ("[elastic]\nnodes = 3", r"\[elastic\] is for jobs with \[strategy\] min_nodes"),
         (f"{RANGE}[elastic]\nnodes = 5", r"\[elastic\] nodes must be from 2 to 4, not 5"),
         (f"{RANGE}[elastic]\nnodes = 1", r"\[elastic\] nodes must be from 2 to 4, not 1"),
-        (f"{RANGE}[repeat]\nruns = 2", r"\[strategy\] min_nodes is not for jobs with \[repeat\]"),
+        (f"{RANGE}[repeat]\nruns = 2", r"\[strategy\] min_nodes cannot be combined with \[repeat\]"),
         (
             "[checkpoint]\npath = 'out'\n[repeat]\nruns = 2",
-            r"\[checkpoint\] is not for jobs with \[repeat\]",
+            r"\[checkpoint\] cannot be combined with \[repeat\]",
         ),
-        ("[checkpoint]\npath = '..'", r'\[checkpoint\] path: "\.\." leaves its folder'),
+        ("[checkpoint]\npath = '..'", r'\[checkpoint\] path: "\.\." leads out of its folder'),
         ("[checkpoint]\npath = '.'", r'\[checkpoint\] path: "\." is the working folder itself'),
         ("[checkpoint]\npath = 'out'\nshared = true", r'\[checkpoint\] path: "out" is relative'),
         ("[checkpoint]\npath = '/efs/a:b'\nshared = true", r'\[checkpoint\] path: "/efs/a:b" has a ":"'),
@@ -282,7 +282,7 @@ def test_a_wrong_type_in_a_nested_table_is_located() -> None:
 @pytest.mark.parametrize(
     ("labels", "group", "message"),
     [
-        ("", "rank", r'the group "rank" has the name of a label that records get by themselves'),
+        ("", "rank", r'the group "rank" has the name of a label that bai adds to records'),
         ("task_name = 't'", "task_name", r'the group "task_name" has the name of a label of \[job\] labels'),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_clock_time_is_refused_if_the_unit_comes_from_an_earlier_line() -> Non
     ("context", "pattern", "units", "problem"),
     [
         ("x", r"(\d)", "ms", "no named group"),
-        ("(?P<value>x)", r"(\d)", "ms", "has a group value"),
+        ("(?P<value>x)", r"(\d)", "ms", 'has a group "value"'),
         ("(?P<rank>x)", r"(\d)", "ms", 'has a group "rank"'),
         ("(?P<mine>x)", r"(\d)", "ms", 'has a group "mine"'),
         ("(?P<a>x*)", r"(\d)", "ms", "matches an empty text"),

@@ -206,7 +206,7 @@ def test_the_decision_that_replaces_an_unreadable_one_names_the_reason() -> None
 
     again = world.decided()[2]
     assert (again["why"], again["members"], again["ledger"]["restarts"]) == ("unreadable", [0, 1, 2], 1)
-    assert again["sentence"].startswith("The record of a generation cannot be used: ")
+    assert again["sentence"].startswith("The decision about a generation cannot be read: ")
     assert "begin-000001.json" in again["sentence"]
 
 

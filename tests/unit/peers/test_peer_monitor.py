@@ -468,7 +468,7 @@ def test_a_malformed_end_record_counts_as_the_failure_of_its_node(job: Monitored
 
     assert [each.rank for each in others] == [1, 2]
     assert (result.outcome, result.exit_code) == ("agent_error", 5)
-    assert result.sentence.startswith("Node 1: This node's report of its end cannot be used: ")
+    assert result.sentence.startswith("Node 1: This node reported its end, but the report cannot be used: ")
     assert "ended/1.json" in result.sentence or '"exploded"' in result.sentence
     assert job.reasons()[0] is Outcome.PEER_FAILED
 

@@ -83,7 +83,7 @@ def test_a_folder_given_by_the_script_option_is_the_only_member(tmp_path: Path) 
 
     assert findings(tmp_path, good, script=tmp_path / "src") == []
     (finding,) = findings(tmp_path, bad, script=tmp_path / "src")
-    assert "whose only member is src" in finding.fix
+    assert "which contains only src" in finding.fix
 
 
 @pytest.mark.parametrize("name", ["missing.sh", "sub/missing.py"])

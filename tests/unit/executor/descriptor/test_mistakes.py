@@ -113,7 +113,7 @@ MISTAKES = [
         "more least runs than runs",
         "[repeat]\nruns = 5\nmin_runs = 6\nmax_time = '1s'",
         "repeat.min_runs",
-        "lower it",
+        "lower min_runs",
     ),
     ("units of a time", f"{OF_RUN}units = 'ms'", "output.metrics[0].units", 'write units = "s"'),
     (
@@ -573,7 +573,7 @@ MISTAKES = [
         "example with a text",
         f"{JSON_METRIC}json = 'x'\nexample = '{{\"x\": \"3\"}}'",
         "output.metrics[0].example",
-        "in quotes is a text",
+        "a number without quotes",
     ),
     (
         "section at empty lines",
@@ -585,7 +585,7 @@ MISTAKES = [
         "section that never compiles",
         f"{GOOD_METRIC}after = '('",
         "output.metrics[0].after",
-        "every ( needs its )",
+        "close every (",
     ),
     ("tolerance as a number", f"{GOOD_METRIC}tolerance = 0.02", "output.metrics[0].tolerance", '"2%"'),
     ("tolerance without its sign", f"{GOOD_METRIC}tolerance = '2'", "output.metrics[0].tolerance", '"2%"'),
@@ -619,7 +619,7 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
         (
             "[hardware.distributed]\nprocesses_per_instance = 2",
             "hardware.distributed.processes_per_instance",
-            "let the command start its processes",
+            "let the command start its own processes",
         ),
         ("[restart]\nmax_restarts = 1", "restart.max_restarts", "remove it"),
         ("[checkpoint]\npath = 'c'", "checkpoint", "remove it"),
@@ -635,7 +635,7 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
             "server.output.metrics[0].name",
             "another name",
         ),
-        ("[[server.models]]\nsrc = 'job:last/m'\npath = '/m'", "server.models[0].src", "write its address"),
+        ("[[server.models]]\nsrc = 'job:last/m'\npath = '/m'", "server.models[0].src", "write another address"),
         ("[[server.models]]\nsrc = 'gone'\npath = '/m'", "server.models[0].src", "correct the path"),
     ],
 )
@@ -809,7 +809,7 @@ def test_common_mistakes_are_reported_with_specific_advice(
         ("a = [hello]", "quotes around it"),
         ("a = [\n1,\nhello]", "quotes around it"),
         ("a = ", "quotes around it"),
-        ("a = { b = 1", "ends with }"),
+        ("a = { b = 1", "close the inline table"),
     ],
 )
 def test_broken_toml_is_one_finding_with_its_remedy(tmp_path: Path, text: str, advice: str) -> None:
@@ -920,11 +920,11 @@ def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("command", "advice"),
     [
-        ("FOO=1 train", 'write FOO = "1" under [env.vars], or put `env` before it'),
+        ("FOO=1 train", 'write FOO = "1" under [env.vars], or write `env FOO=…`'),
         ("train $HOME/data", "write $(HOME) in its place"),
         ("train ${SEED}", "write $(SEED) in its place"),
-        ("train --seed $(date)", "write it in several lines, between three quotes"),
-        ("sleep 9 &", "remove it, because bai waits for the benchmark"),
+        ("train --seed $(date)", "write a script of several lines between three quotes"),
+        ("sleep 9 &", "remove the &, because bai waits for the benchmark"),
     ],
 )
 def test_shell_syntax_is_reported_with_an_alternative(tmp_path: Path, command: str, advice: str) -> None:
@@ -1014,7 +1014,7 @@ def test_an_ambiguous_value_is_a_warning(tmp_path: Path, text: str, key: str) ->
         (
             "[env]\ncontainer = 'r/t:1'\n[ml.script]\npath = '.'\nrequirements = 'r.txt'",
             "ml.script.requirements",
-            "install them in the image",
+            "install the packages in the image",
         ),
         (
             "[env]\ncontainer = 'r/t:1'\n[hardware.distributed]\nnum_instances = 2",
@@ -1079,7 +1079,7 @@ def test_findings_are_formatted_with_key_problem_and_fix(tmp_path: Path) -> None
         file="b.toml",
         path=("output", "metrics", 1, "units"),
         problem="is missing",
-        fix="add units",
+        fix="add the target unit",
         item="acc",
     )
     warning = Finding(file="b.toml", path=("ml",), problem="p", fix="f", severity=Severity.WARNING)
@@ -1209,7 +1209,7 @@ target = "{target}"
         ({"target": "efs"}, "target", "is not the path of a folder to mount at"),
         ({"target": "/a b"}, "target", "is not the path of a folder to mount at"),
         ({"target": "/efs/"}, "target", "is not the path of a folder to mount at"),
-        ({"target": "/efs/../etc"}, "target", 'has a "." or ".." in it'),
+        ({"target": "/efs/../etc"}, "target", 'has a "." or ".." part'),
         ({"target": "/usr/local/efs"}, "target", "is a folder of the system"),
         ({"target": "/var/lib"}, "target", "is a folder of the system"),
         ({"target": "/tmp"}, "target", "is a folder of the system"),

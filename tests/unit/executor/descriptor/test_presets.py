@@ -113,7 +113,7 @@ def test_metrics_of_two_presets_need_different_names() -> None:
     what, fix = problem({"preset": ["dd", "siege"]})
 
     assert what == '"dd" and "siege" both have a metric throughput'
-    assert "write a metric of this name yourself" in fix
+    assert "define the metric in [[output.metrics]]" in fix
     own = {"name": "throughput", "units": "MB/s", "pattern": r"(\d+) MB/s"}
     assert [each.name for each in metrics({"preset": ["dd", "siege"], "metrics": [own]})] == [
         "throughput",

@@ -62,7 +62,7 @@ def test_until_applies_to_the_only_metric_with_a_direction_by_default(tmp_path: 
 @pytest.mark.parametrize(
     ("table", "metrics", "strategy", "key", "said"),
     [
-        ("warmup_runs = 1", "", "single_node", "repeat.runs", "the number of runs is not set"),
+        ("warmup_runs = 1", "", "single_node", "repeat.runs", "the number of runs is unknown"),
         ("runs = 0", "", "single_node", "repeat.runs", "1"),
         (
             "runs = 3\nkeep_going = true\n[hardware.distributed]\nnum_instances = 2",
@@ -132,11 +132,11 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
         ("[repeat]\nruns = 3\nuntil = 0.02\nmetric = 'x'", 'metric "x" is not defined in [[metrics]]'),
         (
             "[strategy]\nname = 'torchrun'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
-            "keep_going is not for the strategy torchrun on several nodes",
+            "keep_going cannot be used with torchrun on several nodes",
         ),
         (
             "[strategy]\nname = 'each_node'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
-            "keep_going is not for the strategy each_node on several nodes",
+            "keep_going cannot be used with each_node on several nodes",
         ),
         (
             "[strategy]\nname = 'mpi'\nnodes = 2\n[[sources]]\nsrc = 'file:///d'\npath = '/d'\narm = 'a'\n"

@@ -177,11 +177,11 @@ def test_nothing_is_expanded_without_variables() -> None:
         ("${BAD}", r'the value of ${BAD} is not UTF-8: "\xff"', "change the value"),
         (
             "--token ${HF_TOKEN}",
-            "the value of ${HF_TOKEN} belongs to a variable named like a secret",
+            "the value of ${HF_TOKEN} belongs to a variable whose name suggests a secret",
             'put it into [env.secrets]: HF_TOKEN = "env:HF_TOKEN"',
         ),
         ("--token ${PLAIN}", "looks like a Hugging Face token", "[env.secrets]"),
-        ("--token ${DB_PASSWORD:-swordfish}", "named like a secret", "[env.secrets]"),
+        ("--token ${DB_PASSWORD:-swordfish}", "whose name suggests a secret", "[env.secrets]"),
     ],
 )
 def test_a_mistake_names_file_key_and_correction(text: str, problem: str, fix: str) -> None:

@@ -214,7 +214,7 @@ def test_a_metric_without_name_or_pattern_is_refused(text: str) -> None:
         (
             lambda: with_script(request("src/train.py"), metrics=["a=1 (.)", "loss=("]),
             "--metric loss: output.metrics[1].pattern",
-            "every ( needs its )",
+            "close every (",
         ),
         (
             lambda: with_script(request("src/train.py"), presets=["kera"]),

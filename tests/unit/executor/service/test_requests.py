@@ -412,7 +412,7 @@ def test_an_error_names_a_source_address_without_its_password() -> None:
         ({"dst": "https://h/x?X-Amz-Signature=abc"}, "a signature"),
         ({"type": "PIPE"}, "type must be FILE or DIRECTORY"),
         ({"md5": "zz"}, "md5 must be 32"),
-        ({"path": "/a/../../etc/cron.d/x"}, "leaves its folder"),
+        ({"path": "/a/../../etc/cron.d/x"}, "leads out of its folder"),
         ({"path": None}, "path"),
         ({"size_info": {"total_size": 10**13}}, "are allowed here"),
     ],
