@@ -91,7 +91,7 @@ class StrategyTable:
 
     def __post_init__(self) -> None:
         if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
-            raise ValueError(f"min_nodes must be an integer from 1 to {self.nodes}, the value of nodes")
+            raise ValueError(f"min_nodes must be an integer from 1 to the value of nodes, {self.nodes}")
         if not re.fullmatch(r"0*[1-9][0-9]{0,5}|gpus", self.processes_per_node):
             raise ValueError(f'processes_per_node "{self.processes_per_node}" must be a number ≥ 1 or "gpus"')
         if not all(self.mpirun_options):

@@ -158,7 +158,7 @@ def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]
         if each in values:
             stars = path.stars if stars is None else min(stars, path.stars)
         elif stars is not None and path.stars > stars:
-            yield f'has fewer * than "{each}", so the items of "{each}" cannot be assigned to the values'
+            yield f'has fewer * than "{each}", so the items of the two paths cannot be matched'
 
 
 def _common(paths: Sequence[Sequence[str | int | Star]]) -> int:

@@ -94,7 +94,7 @@ def shell_syntax(table: Raw) -> Iterator[RawFinding]:
                 name, value = assignment.groups()
                 problem = f"starts with {name}=…, which sets a variable only in a shell"
                 variables = "env.vars" if where == ("ml",) else "server.env.vars"
-                fix = f'write {name} = "{value}" under [{variables}], or write `env {name}=…`'
+                fix = f'write {name} = "{value}" under [{variables}], or write `env` before the variable'
                 yield error((*where, code_key), problem, fix)
             yield from _shell_syntax_in((*where, code_key), code)
         yield from _shell_syntax_in((*where, args_key), args)

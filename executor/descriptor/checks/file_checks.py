@@ -163,7 +163,7 @@ def _missing(
     where = ("ml", "benchmark_code")
     file = scripts.file(name)
     if file is None and is_prepared:
-        problem = f"{name} does not exist in {scripts.folder}"
+        problem = f"{name} is not in {scripts.folder} before the first run"
         yield warning(where, problem, "let [repeat] prepare create the file, or correct the command")
     elif file is None:
         yield error(where, f"{name} is not in {scripts.path}", scripts.advice)

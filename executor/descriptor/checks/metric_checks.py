@@ -134,7 +134,7 @@ def metric_units(table: Raw) -> Iterator[RawFinding]:
             yield warning((*where, "units"), "is missing, so the meaning of the numbers is unknown", fix)
         elif (first := split_unit(units)) is not None:
             problem = f'"{units}" is not a unit: values in "{first}" would not be converted'
-            yield error((*where, "units"), problem, f'write units = "{first}" if the values are in {first}')
+            yield error((*where, "units"), problem, f'write units = "{first}" if the values are in this unit')
 
 
 def pattern_groups(table: Raw) -> Iterator[RawFinding]:
@@ -233,7 +233,7 @@ def presets(table: Raw) -> Iterator[RawFinding]:
         first.setdefault(metric.name, metric.preset)
         for label in _preset_labels(metric):
             if label in labels:
-                problem = f'the label {label} is set by the metric {metric.name} of "{metric.preset}" and by {labels[label]}'
+                problem = f'the metric {metric.name} of "{metric.preset}" sets the label {label}, which is also set in {labels[label]}'
                 fix = f"rename the label in {labels[label]}, or define the metric {metric.name} in [[output.metrics]]"
                 yield error(_PRESET, problem, fix)
 

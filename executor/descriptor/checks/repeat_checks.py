@@ -75,7 +75,7 @@ def _counts(repeat: Raw) -> Iterator[RawFinding]:
         yield error(("repeat", "min_runs"), "has an effect only with max_time, which is missing", fix)
     runs, least = repeat.get("runs"), repeat.get("min_runs")
     if type(runs) is int and type(least) is int and least > runs:
-        yield error(("repeat", "min_runs"), f"is greater than runs ({runs})", "lower min_runs, or raise runs")
+        yield error(("repeat", "min_runs"), f"is greater than runs, {runs}", "lower min_runs, or raise runs")
 
 
 def _steps(where: Where, table: Raw) -> Iterator[RawFinding]:

@@ -180,9 +180,12 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
         (f"[limits]\nno_output = '{'9' * 5000}s'", r"no_output: .*longer than any run"),
         (
             "[strategy]\nnodes = 4\nmin_nodes = 0",
-            r"\[strategy\]: min_nodes must be an integer from 1 to 4",
+            r"\[strategy\]: min_nodes must be an integer from 1 to the value of nodes",
         ),
-        ("[strategy]\nnodes = 2\nmin_nodes = 4", r"min_nodes must be an integer from 1 to 2, the value of nodes"),
+        (
+            "[strategy]\nnodes = 2\nmin_nodes = 4",
+            r"min_nodes must be an integer from 1 to the value of nodes, 2",
+        ),
         ("[elastic]\nnodes = 3", r"\[elastic\] is for jobs with \[strategy\] min_nodes"),
         (f"{RANGE}[elastic]\nnodes = 5", r"\[elastic\] nodes must be from 2 to 4, not 5"),
         (f"{RANGE}[elastic]\nnodes = 1", r"\[elastic\] nodes must be from 2 to 4, not 1"),

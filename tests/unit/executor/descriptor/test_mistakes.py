@@ -635,7 +635,11 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
             "server.output.metrics[0].name",
             "another name",
         ),
-        ("[[server.models]]\nsrc = 'job:last/m'\npath = '/m'", "server.models[0].src", "write another address"),
+        (
+            "[[server.models]]\nsrc = 'job:last/m'\npath = '/m'",
+            "server.models[0].src",
+            "write another address",
+        ),
         ("[[server.models]]\nsrc = 'gone'\npath = '/m'", "server.models[0].src", "correct the path"),
     ],
 )
@@ -920,7 +924,7 @@ def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("command", "advice"),
     [
-        ("FOO=1 train", 'write FOO = "1" under [env.vars], or write `env FOO=…`'),
+        ("FOO=1 train", 'write FOO = "1" under [env.vars], or write `env` before the variable'),
         ("train $HOME/data", "write $(HOME) in its place"),
         ("train ${SEED}", "write $(SEED) in its place"),
         ("train --seed $(date)", "write a script of several lines between three quotes"),
