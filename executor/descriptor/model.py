@@ -105,8 +105,8 @@ class Distributed(DescriptorTable):
     """For `horovod` and `mpi`. With `mpirun`, `bai` starts `mpirun` once for all processes. With `user`, the
     benchmark's command starts `mpirun`."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
-    """Number of times that all processes of `torchrun` are restarted after a process has failed. Another name of
-    `restart.max_restarts`."""
+    """Number of times that all processes of `torchrun` are restarted after a process has failed. The key is
+    another name of `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
     """CPUs of each process. `mpirun` binds each process to this many cores. Processes of `torchrun` and
     `adaptdl` get this number of threads (`OMP_NUM_THREADS`)."""

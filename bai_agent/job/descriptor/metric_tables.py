@@ -133,8 +133,8 @@ class WrittenMetric(DeclaredTable):
     """The metric's units; `""` if the metric has no units. Values are converted to `units` if the pattern has a
     group `unit`."""
     pattern: Annotated[Pattern, About.LINE, Example(r"train loss (\d+\.\d+)")] = ""
-    """A regular expression in Python's syntax, searched in every line. The value is the first that exists of the
-    group `value`, the first unnamed group, the only named group and the whole match. The group `step` is the
+    """A regular expression in Python's syntax, searched in every line. The value is the first of these that exists:
+    the group `value`, the first unnamed group, the only named group, the whole match. The group `step` is the
     horizontal axis of plots. The group `unit` is the value's unit. Other named groups become labels. Use single
     quotes: `'loss (\\d+)'`. Required unless `json` or `of_run` is set."""
     of_run: Annotated[OfRun | None, Example("wall_time")] = None

@@ -134,8 +134,8 @@ class CloudWatch(SinkTable):
     """CloudWatch's namespace of the metrics."""
     dimensions: Annotated[Dimensions | None, Example(["task_name", "rank"])] = None
     """Labels that become dimensions, at most 30. CloudWatch charges for each combination of the labels'
-    values. The log events contain all labels. Unset: the labels of the job and of the record, except the job's
-    id, and the rank."""
+    values. The log events contain all labels. Unset: the rank, and the labels of the job and of the record without
+    the job's id."""
     high_resolution: bool = False
     """Whether CloudWatch stores a value for each second instead of each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None

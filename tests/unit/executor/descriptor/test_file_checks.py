@@ -100,7 +100,10 @@ def test_a_program_that_prepare_builds_is_a_warning(tmp_path: Path) -> None:
 
     (finding,) = findings(tmp_path, text)
 
-    assert (finding.severity, finding.problem) == (Severity.WARNING, f"./p is not in {tmp_path} yet")
+    assert (finding.severity, finding.problem) == (
+        Severity.WARNING,
+        f"./p is not in {tmp_path} before the first run",
+    )
 
 
 def test_a_script_without_an_interpreter_is_an_error(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ MISTAKES = [
         "a checkpoint for a shared folder",
         "[checkpoint]\npath = '/fsx'\nshared = true\nfrom = 'job:last'",
         "checkpoint.from",
-        "remove one of them",
+        "remove from or shared",
     ),
     (
         "checkpoints of runs",
@@ -555,13 +555,13 @@ MISTAKES = [
         "JSON label that records have",
         f"{JSON_METRIC}json = 'x'\njson_labels = ['y', 'a.rank']",
         "output.metrics[0].json_labels[1]",
-        "leave it out",
+        "remove this label",
     ),
     (
         "JSON label that the job has",
         f"{JSON_METRIC}json = 'x'\njson_labels = ['team']\n[info.labels]\nteam = 'a'",
         "output.metrics[0].json_labels[0]",
-        "leave it out",
+        "remove this label",
     ),
     (
         "example that is no object",
@@ -633,7 +633,7 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
         (
             "[[output.metrics]]\nname = 'x'\nunits = 's'\npattern = '(1)'",
             "server.output.metrics[0].name",
-            "another name",
+            "rename one of the two metrics",
         ),
         (
             "[[server.models]]\nsrc = 'job:last/m'\npath = '/m'",
@@ -1083,7 +1083,7 @@ def test_findings_are_formatted_with_key_problem_and_fix(tmp_path: Path) -> None
         file="b.toml",
         path=("output", "metrics", 1, "units"),
         problem="is missing",
-        fix="add the target unit",
+        fix="add units",
         item="acc",
     )
     warning = Finding(file="b.toml", path=("ml",), problem="p", fix="f", severity=Severity.WARNING)
@@ -1152,10 +1152,10 @@ def test_a_metric_with_a_useless_or_contradictory_pattern_is_refused(
     ("keys", "key", "problem"),
     [
         (r"pattern = 'loss=(\d+)'", "units", "missing"),
-        (r"units = ''; pattern = '(?P<Value>\d+) (?P<x>\d+) (\d+)'", "pattern", '"value" meant'),
-        (r"units = ''; pattern = '(?P<val>\d+)'", "pattern", '"value" meant'),
-        (r"units = ''; pattern = '(?P<stp>\d+) (\d+)'", "pattern", '"step" meant'),
-        (r"units = 's'; pattern = '(\d+)(?P<Unit>\w+)'", "pattern", '"unit" meant'),
+        (r"units = ''; pattern = '(?P<Value>\d+) (?P<x>\d+) (\d+)'", "pattern", 'did you mean "value"?'),
+        (r"units = ''; pattern = '(?P<val>\d+)'", "pattern", 'did you mean "value"?'),
+        (r"units = ''; pattern = '(?P<stp>\d+) (\d+)'", "pattern", 'did you mean "step"?'),
+        (r"units = 's'; pattern = '(\d+)(?P<Unit>\w+)'", "pattern", 'did you mean "unit"?'),
         (r"units = ''; pattern = '=([\d.]+)'; example = 'r=60,911.3'", "example", '"60,911.3"'),
         (r"units = 'ms'; pattern = '=([\d.]+)'; example = 'max=1.14s'", "example", '"1.14s"'),
     ],

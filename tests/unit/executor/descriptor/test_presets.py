@@ -128,7 +128,7 @@ def test_a_preset_listed_twice_is_refused() -> None:
 def test_a_label_of_the_job_that_a_presets_metric_also_has_is_refused() -> None:
     what, _ = problem({"preset": "mbw"}, labels={"method": "x"})
 
-    assert what == 'the metric bandwidth of "mbw" has a label method, and so has [info.labels]'
+    assert what == 'the metric bandwidth of "mbw" sets the label method, which is also set in [info.labels]'
 
 
 @pytest.mark.parametrize("value", [3, [3], [{"a": 1}], {"name": "fio"}, [["fio"]], True])

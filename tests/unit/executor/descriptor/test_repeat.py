@@ -78,7 +78,7 @@ def test_until_applies_to_the_only_metric_with_a_direction_by_default(tmp_path: 
             "repeat.keep_going",
             "each_node on several nodes",
         ),
-        ("until = '2%'", "", "single_node", "repeat.metric", "no metric has better"),
+        ("until = '2%'", "", "single_node", "repeat.metric", "no metric has the key better"),
         (
             "until = '2%'",
             RANKED + RANKED.replace("speed", "other"),
