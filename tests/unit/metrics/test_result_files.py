@@ -419,8 +419,8 @@ def test_a_result_file_changed_after_it_was_read_changes_no_record(tmp_path: Pat
     [
         ("path = '../x'\nformat = 'bmf'", 'path: "../x" leads out of its folder'),
         ("path = 'x'\nformat = 'csv'", "values: is missing; write the columns"),
-        ("path = 'x'\nformat = 'bmf'\nvalues = ['a']", 'values: is for "csv" and "json"'),
-        ("path = 'x'\nformat = 'json'\nvalues = ['a[']", 'values: hold "a[", which is not a path'),
+        ("path = 'x'\nformat = 'bmf'\nvalues = ['a']", 'values: is only for "csv" and "json"'),
+        ("path = 'x'\nformat = 'json'\nvalues = ['a[']", 'values: contain "a[", which is not a path'),
         ("path = 'x'\nformat = 'json'\nvalues = ['a']\nstep = 'b[*]'", "has fewer * than"),
         ("path = 'x'\nformat = 'jmh'\nbetter = 'lower'", "metrics: is missing"),
         (
