@@ -76,7 +76,7 @@ def test_a_variable_that_contains_a_secret_is_not_in_podmans_arguments(tmp_path:
     variables = {"AT": "u:$(TOKEN)@h", "LD_ADDRESS": "http://$(AT)/", "PODMAN_USER": "u"}
     one = job(secrets={"TOKEN": "env:X"}, env=variables)
 
-    with pytest.raises(SetupError, match=r"\[env.vars\] LD_ADDRESS: .* and it has a secret"):
+    with pytest.raises(SetupError, match=r"\[env.vars\] LD_ADDRESS: .* it contains a secret"):
         words_of(tmp_path, one, {**variables, "LD_ADDRESS": "http://u:s3cret@h/", "TOKEN": "s3cret"})
     words_of(tmp_path, one, {"AT": "u:s3cret@h", "PODMAN_USER": "u", "TOKEN": "s3cret"})
 
