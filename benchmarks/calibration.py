@@ -104,7 +104,7 @@ def holds(found: Effect, truth: float) -> bool:
 
 
 def sides(rounds: int) -> None:
-    print("\n### Two sides: false alarms, coverage, power for 5 % (a rank test's beside it)")
+    print("\n### Two sides: false alarms, coverage, power for 5 %, and the rank test's results")
     table("runs", "of A and B", "false alarms", "rank test", "coverage", "+5 % found", "rank test")
     for draw in DRAWS:
         for few, many in SIZES:
@@ -208,13 +208,13 @@ def drifts(rounds: int) -> None:
 
 
 def until(rounds: int) -> None:
-    print('\n### `until = "2%"`, at most 50 runs: how often the interval at the end holds the true mean')
+    print('\n### `until = "2%"`, at most 50 runs: how often the last interval contains the true mean')
     table(
         "runs",
         "enough",
         "runs done, the median",
         "coverage where enough",
-        "coverage by the first narrow look from 5 on",
+        "coverage if the first narrow interval from 5 runs on ended the job",
     )
     for draw in (normal, lognormal, heavy_tailed, one_slow_in_ten, bimodal, autocorrelated, drifting):
         truth_of = random.Random(0)

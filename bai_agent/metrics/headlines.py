@@ -31,7 +31,7 @@ from bai_agent.metrics.spilled_values import SpilledValues, SpillFile
 
 MOST_KEPT = 2_000_000
 """Maximum number of values that are held in memory for the medians of all series (16 MB). If there are more
-values, memory holds a sample."""
+values than this maximum, memory holds a sample."""
 _MOST_SEARCHED = 500_000
 """Maximum number of values that are held in memory while a file is searched for a median."""
 MOST_SERIES = 4096

@@ -327,7 +327,7 @@ def wait_for_room(
             if error.errno not in FULL:
                 raise
             if not told:
-                log.warning("%s: no space left on its disk; waiting for room", path)
+                log.warning("%s: no space left on this file's disk; waiting for space", path)
             told = True
             if undo is not None:
                 undo()

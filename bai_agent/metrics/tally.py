@@ -61,7 +61,7 @@ class Tally:
             self.found[column.metric] += len(columns.offsets)
 
     def count_named(self, name: str) -> None:
-        """Count a value that has a name of its own, because it was emitted or is from a result file."""
+        """Count a value with its own name: an emitted value, or a value from a result file."""
         if name in self.emitted or len(self.emitted) < _NAMES:
             self.emitted[name] = self.emitted.get(name, 0) + 1
 
@@ -114,7 +114,7 @@ def number_advice(taken: str, whole: str) -> str:
     reach = {form: form_end(whole, 0, len(taken), form) for form in _OTHER_FORMS}
     best = max(reach, key=lambda form: reach[form])
     if reach[best] > len(taken):
-        return f'To read it as one number, write number = "{best.value}"'
+        return f'To read the whole number, write number = "{best.value}"'
     return "Have the pattern take the whole number"
 
 

@@ -58,12 +58,12 @@ class SinkTroubles:
                 self._since.pop(sink, None)
                 if sink in self._told:
                     self._told.remove(sink)
-                    self._add(SinkEvent(sink=sink, error=None, message=f"{sink} takes everything again."))
+                    self._add(SinkEvent(sink=sink, error=None, message=f"{sink} accepts records again."))
             elif sink not in self._told:
                 since = self._since.setdefault(sink, self._clock())
                 if self._clock() - since >= PATIENCE:
                     self._told.add(sink)
                     message = (
-                        f"{sink} has been unreachable for {PATIENCE:.0f} s; its records wait here: {error}"
+                        f"{sink} has been unreachable for {PATIENCE:.0f} s; its records wait on disk: {error}"
                     )
                     self._add(SinkEvent(sink=sink, error=error, message=message))

@@ -224,7 +224,7 @@ class LogStream:
                 self._created = False
                 advice = f"create it: aws logs create-log-group --log-group-name {self._group}"
                 raise ServiceError(
-                    f"the log group {self._group} is not there; {advice}", code=error.code
+                    f"the log group {self._group} does not exist; {advice}", code=error.code
                 ) from error
             if error.code == "AccessDeniedException":
                 raise ServiceError(f"{error}; docs/iam.md has the permissions", code=error.code) from error

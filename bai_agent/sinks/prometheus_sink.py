@@ -158,7 +158,7 @@ class PrometheusSink(SinkThread):
 
     def _why(self) -> str:
         if self._latest.left_out:
-            return f"there are more than {MOST_SERIES:,} series; the further ones are left out"
+            return f"there are more than {MOST_SERIES:,} series; further series are left out"
         if self._latest.malformed:
             return f"{self._latest.malformed} lines of metrics.jsonl are not records"
         return "the time was over (limits.drain)"

@@ -1,4 +1,4 @@
-"""Reads result files: JSON by paths, the JSON of benchmark tools, CSV, and the log of MLPerf's mllog.
+"""Reads result files: JSON documents by paths, JSON files of benchmark tools, CSV files, and `:::MLLOG` lines of MLPerf's mllog.
 
 docs/extraction.md lists the metrics and labels that each format provides.
 """
@@ -59,8 +59,7 @@ def series(value: Any) -> Iterable[tuple[int, Any]]:
 
 
 def require(there: bool, what: str) -> None:
-    """Raise WrongFormatError if `there` is False. The error's message says that the file lacks the text in `what`, such as a
-    list."""
+    """Raise WrongFormatError if a result file lacks a part. there: whether the file has the part. what: name of the part."""
     if not there:
         raise WrongFormatError(f"it has no {what}")
 

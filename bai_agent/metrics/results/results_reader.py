@@ -254,7 +254,7 @@ class _Reader:
             self._tell(f"No file matched {_named(table)} in {folder}")
         if matches.more:
             self._tell(
-                f"{_named(table)} matches more than {MOST_FILES:,} files, of which the first ones are read"
+                f"{_named(table)} matches more than {MOST_FILES:,} files; only the first files are read"
             )
         left, silent = most, 0
         for count, path in enumerate(matches.paths):

@@ -1,4 +1,4 @@
-"""`results.jsonl`: the values from the result files. The journal is durable before the first record of these
+"""`results.jsonl`: the values from the result files. The journal is durable before the first record of its
 values is written.
 
 Result files may change or disappear while an extractor is killed and restarted. The restarted extractor

@@ -5,8 +5,8 @@ Aho-Corasick automaton, which scans a block of lines once. Only lines that conta
 searched, and only with the patterns that require this text. A pattern without a required text searches every
 line, which gives the same records but takes longer.
 
-A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Both kinds of
-patterns work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`. A search in Latin-1 text finds the same
+A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Patterns of bytes and of text
+both work on `str`. Bytes are decoded as Latin-1 and searched with `re.ASCII`. A search in Latin-1 text finds the same
 matches as a search in bytes, and returns text at no further cost.
 """
 

@@ -80,7 +80,7 @@ class NodeStore:
                 if self.launch and until():
                     raise ClaimedError(
                         f"{identity.get('instance_id')} is not recorded as a machine of launch {self.launch} of the job "
-                        f"{self.record.job_id}: it runs nothing and ends."
+                        f"{self.record.job_id}, and ends without a run."
                     )
             except StoreRefusedError:
                 raise
@@ -139,7 +139,7 @@ class NodeStore:
             if _machine(holder) != _machine(identity):
                 raise ClaimedError(
                     f"Rank {self.rank} of the job {self.record.job_id} is taken by {_machine(holder)}: two machines were "
-                    "started for it, and this one ends."
+                    "started for this rank, and this machine ends."
                 )
         store.put(self.record.key("job.toml"), descriptor, if_absent=True)
 

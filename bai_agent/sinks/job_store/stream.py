@@ -20,7 +20,7 @@ OBJECT_BYTES = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class UploadOffset:
-    """Progress of a stream in the store. Positions are those in the stream, not in the file."""
+    """Progress of a stream in the store. Positions are counted in the stream, not in the file."""
 
     start: int = 0
     """Position at which the last object starts."""

@@ -235,7 +235,7 @@ def _ssl_context(kafka: Kafka) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise _wrong(
             f"ssl_cafile ({kafka.ssl_cafile}), ssl_certfile ({kafka.ssl_certfile}) or ssl_keyfile ({kafka.ssl_keyfile}) "
-            f"cannot be used here: {error}; they are PEM files, the key without a password"
+            f"cannot be used here: {error}; use PEM files, and a key without a password"
         ) from error
     return context
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-"""Seconds between two checks of the file for new records. On average, half of this time is added to the
+"""Seconds between two checks of the file for new records. On average, half of the interval is added to the
 latency of a record. The checks cost 0.7 % of a core."""
 _OFFSET_SECONDS = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _PERMANENT_PAUSE_S = 0.25, 5.0, 30.0

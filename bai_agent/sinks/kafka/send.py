@@ -121,7 +121,7 @@ class BatchSender:
         used.
 
         After a refusal, the producer cannot be used any more, because a refusal is fatal for an idempotent
-        producer. The refused group is then sent again in halves, each alone, until the refused message is
+        producer. The refused group is sent again in halves, each half alone, until the refused message is
         found. Raises NotAcknowledgedError.
         """
         failed = self._failure is not None

@@ -152,13 +152,13 @@ def test_a_missing_log_group_is_reported_and_waited_for(tmp_path: Path, logs: An
     sink.flush_soon()
     wait_until(lambda: sink.error)
     assert (
-        "the log group later is not there; create it: aws logs create-log-group --log-group-name later"
+        "the log group later does not exist; create it: aws logs create-log-group --log-group-name later"
         in str(sink.error)
     )
 
     refused = sink.finish(time.monotonic() + 30)
     assert (refused.delivered, refused.undelivered) == (0, 3)
-    assert "3 of 3 values did not reach CloudWatch: the log group later is not there" in refused.warnings[0]
+    assert "3 of 3 values did not reach CloudWatch: the log group later does not exist" in refused.warnings[0]
 
     logs.create_log_group(logGroupName="later")
     again = sink_of(rundir, log_group="later")
