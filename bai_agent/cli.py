@@ -118,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BaseException as error:
         # A defect of bai, a panic of a library, or a run directory that disappeared must not look like a
         # failure of the benchmark (code 1).
-        log.exception("the agent met an error of its own")
+        log.exception("internal error of the agent")
         kind = type(error).__name__
-        code = refuse(BaiError(f"an error of its own: {kind}: {error}"), ExitCode.OURS)
+        code = refuse(BaiError(f"internal error: {kind}: {error}"), ExitCode.OURS)
     _leave(code)
 
 
@@ -134,8 +134,8 @@ def run_job(
     ready: int | None = None,
     redactor: Redactor,
 ) -> ExitCode:
-    """Run a job, or resume one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark
-    failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 bai, a machine or AWS failed, 6 killed from outside."""
+    """Run a job, or resume one, to its end. The exit code says how the job ended: 0 succeeded, 1 the benchmark failed, 2
+    wrong usage or descriptor, 3 out of time, 4 cancelled, 5 failure of bai, a machine or AWS, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
     # The load of other processes is the difference between two measurements. The first is made here, so early

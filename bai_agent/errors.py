@@ -56,7 +56,8 @@ class RecordError(StoreError):
 
 
 class StoreRefusedError(StoreError):
-    """The store refuses permanently, because of a wrong bucket, missing rights or missing credentials."""
+    """The job store permanently refuses requests, because of a wrong bucket, missing rights or missing
+    credentials."""
 
 
 class MissingObjectError(StoreError):
@@ -121,8 +122,8 @@ class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed is not an 
 
 
 class CheckpointError(BaiError):
-    """A checkpoint cannot be captured, saved or restored. The message is the reason. Callers print the reason
-    after a colon."""
+    """A checkpoint cannot be captured, saved or restored. The error's message is only the reason, which
+    callers print after a colon."""
 
 
 class ConnectError(BaiError):

@@ -1,6 +1,7 @@
 """Puts the agent into an image, whose instances accept a bare job descriptor as user data.
 
-Other user data works as with any other image. A bundle that is in the image is not fetched again.
+User data that is not a job descriptor works as with any other image. A bundle that is in the image is not
+fetched again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from cloud_init.user_data import ROOT, STATE, boothook, fetch_agent, guardian, p
 BAKED = f"{ROOT}/baked"
 
 _LONGEST = timedelta(days=30)
-"""Deadline that applies until the descriptor has been read, which has its own deadline. The boothook allows
-half an hour for reading it."""
+"""Deadline that applies until the job descriptor has been read. The job descriptor has its own deadline. The
+boothook allows half an hour for reading the job descriptor."""
 
 _PIECE = 1 << 20
 

@@ -1,10 +1,11 @@
-"""Ends the machine at its deadline, and restarts the guardian. The boothook starts it by cloud-init's Python.
+"""Ends the machine at its deadline, and restarts the guardian. The boothook starts the deadman with
+cloud-init's Python.
 
     deadman=THIS python -I -B -c 'import os; exec(os.environ.pop("deadman"))' STATE LOG DEADMAN_SECONDS [REASON]
 
-The deadman needs Python 3.6 or later. It waits and finally ends the machine without a fork, because a
-benchmark may have left no free process. With REASON it ends the machine at once. STATE: the folder of our
-state. The exit code is 0 only if the machine is to stay on.
+The deadman needs Python 3.6 or later. The deadman waits, and finally ends the machine, without a fork,
+because a benchmark may have left no free process. With REASON the deadman ends the machine at once. STATE:
+the folder of the guardian's and the deadman's state. The exit code is 0 only if the machine is to stay on.
 """
 
 import os
@@ -14,11 +15,12 @@ from typing import List
 
 STATE, LOG = sys.argv[1] + "/", sys.argv[2]
 HUNG = 1800
-"""Longest time from a boot to the guardian's start (seconds). Package upgrades may happen in this time."""
+"""Longest time from a boot to the guardian's start (seconds). Package upgrades may run before the
+guardian."""
 POLL = 10
 MISSING = 12
-"""Number of consecutive looks without the guardian after which it is restarted: the guardian also ends at a
-reboot."""
+"""Number of consecutive checks that find no guardian before the guardian is restarted. A single check is not
+enough, because the guardian also ends at a reboot."""
 PAUSES = (5, 5, 10, 10, 20, 30, 60)
 CGROUP = "/sys/fs/cgroup/"
 begun = 0.0
@@ -53,7 +55,7 @@ def main(deadman_seconds: int, reasons: List[str]) -> None:
 
 
 def watch_guardian(on: int, missing: int) -> int:
-    """Restart the guardian if it is gone; return the number of consecutive looks without it."""
+    """Restart the guardian if it is gone; return the number of consecutive checks that found no guardian."""
     pid = read(STATE + "guardian.pid").strip()
     if not os.path.exists(STATE + "guardian.pid"):
         if on >= HUNG:
@@ -82,7 +84,7 @@ def end(reason: str) -> None:
     for pause in PAUSES:
         spawn("shutdown", "-h", "now")
         time.sleep(pause)
-    say("shutdown does not end this machine; forcing it")
+    say("shutdown does not end this machine; forcing a power-off")
     while True:
         spawn("poweroff", "-f")
         time.sleep(10)
@@ -96,11 +98,12 @@ def end(reason: str) -> None:
 
 
 def leave_unit() -> None:
-    """Move to our own control group, because a shutdown first kills the groups of cloud-init's units and may
-    hang after that.
+    """Move to our own control group. A shutdown first kills the control groups of cloud-init's units, and may
+    hang later.
 
-    A service manager does not touch groups that it does not know. This works for both cgroup versions, even
-    if both are mounted: https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
+    A service manager does not touch control groups that it does not know. The move works for both cgroup
+    versions, even if both versions are mounted:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
     """
     for hierarchy in ("", "unified/", "systemd/", "pids/"):
         if os.path.exists(CGROUP + hierarchy + "cgroup.procs"):
@@ -131,7 +134,8 @@ def spawn(*command: str) -> bool:
 
 
 def uptime() -> float:
-    """Return the seconds since the machine started, without the wall clock, which may be set and so jump."""
+    """Return the seconds since the machine started. The wall clock is not used, because it may be set and so
+    jump."""
     try:
         return float(read("/proc/uptime").split()[0])
     except (IndexError, ValueError):

@@ -6,7 +6,7 @@
     fetch_agent.py listed s3://BUCKET/KEY                   exit with 0 if the object exists, else with 1
     fetch_agent.py clock  s3://BUCKET                       wait until our clock agrees with S3's clock
 
-It needs only the standard library of Python 3.6 or later. Environment: AWS_REGION; S3_ENDPOINT;
+The program needs only the standard library of Python 3.6 or later. Environment: AWS_REGION; S3_ENDPOINT;
 AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of all steps, by default 600). A failure prints a
 sentence, and exits with 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk, 8 clock wrong, or 9 clock
 slightly wrong.
@@ -38,19 +38,19 @@ TIMEOUT = 10
 PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300, CLOCK_OFF: 300}
 """Seconds for which each failure is retried. AWS needs time to publish a new role, so DENIED is retried."""
 RIGHT, SIGNS = 60, 900
-"""Largest difference from S3's clock (seconds): of a clock that is right, and of a clock whose signatures S3
-accepts. A larger difference leads to RequestTimeTooSkewed."""
+"""Largest differences between our clock and S3's clock (seconds): for a clock that counts as right, and for
+signatures that S3 accepts. S3 refuses other signatures with RequestTimeTooSkewed."""
 CERTIFICATE_TIME = (9, 10)
 """OpenSSL's error codes X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
-"""Learned from S3's answers. skew: seconds by which S3's clock is ahead of ours, which may not be set yet.
+"""Facts from S3's answers. skew: seconds by which S3's clock is ahead of our clock, which may not be set yet.
 region: the bucket's region."""
 
 
 class FetchError(Exception):
-    """A file could not be fetched. final: whether retrying does not help."""
+    """A file could not be fetched. final: whether a retry is useless."""
 
     def __init__(self, code: int, sentence: str, final: bool = False) -> None:
         Exception.__init__(self, sentence)
@@ -75,7 +75,8 @@ def main(arguments: List[str]) -> int:
 
 
 def persist(work: Callable[[], int], limit: float) -> int:
-    """Repeat `work` until it succeeds. Raise its last failure if permanent, or after `limit` seconds."""
+    """Repeat `work` until `work` succeeds. Raise a permanent failure at once, and the last failure after
+    `limit` seconds."""
     begun, pause = time.monotonic(), 0.5
     while True:
         try:
@@ -143,8 +144,8 @@ def facts() -> int:
 
 
 def listed(url: str) -> int:
-    """Return 0 if the object is listed, else 1. Not a GET: without the right to list, S3 answers the GET of a
-    missing object with 403 instead of 404."""
+    """Return 0 if the object is listed, else 1. A GET of the object is not enough: without the right to list,
+    S3 answers the GET of a missing object with 403 instead of 404."""
     bucket, key = split(url)
     answer = b"".join(get(f"s3://{bucket}", {"list-type": "2", "max-keys": "1", "prefix": key}))
     return 0 if f"<Key>{escape(key)}</Key>".encode() in answer else 1
@@ -161,7 +162,7 @@ def clock(url: str) -> int:
         raise unreachable(error, url) from error
     date = email.utils.parsedate(date_header or "")
     if not date:
-        raise FetchError(UNREACHABLE, f"{base} does not tell its time", final=True)
+        raise FetchError(UNREACHABLE, f"{base} sends no valid Date header", final=True)
     off = abs(calendar.timegm(date) - time.time())
     if off > RIGHT:
         raise clock_is_wrong(f"S3's says {date_header}", CLOCK if off > SIGNS else CLOCK_OFF)
@@ -181,7 +182,7 @@ def on_disk(error: OSError, path: str) -> FetchError:
 
 
 def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
-    """Yield the object's bytes; with a query, the bytes of the answer to it."""
+    """Yield the object's bytes or, with a query, the bytes of the answer to the query."""
     bucket, key = split(url)
     base, path = place(bucket, key)
     _, _, host = base.partition("://")
@@ -227,7 +228,7 @@ def region() -> str:
 def unreachable(error: Exception, url: str) -> FetchError:
     reason = getattr(error, "reason", error)
     if getattr(reason, "verify_code", 0) in CERTIFICATE_TIME:
-        return clock_is_wrong(f"S3's certificate is not valid then ({reason})")
+        return clock_is_wrong(f"S3's certificate is not valid at that time ({reason})")
     return FetchError(UNREACHABLE, f"{url} cannot be read: {reason}")
 
 

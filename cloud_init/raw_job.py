@@ -1,6 +1,7 @@
 """Turns user data that is a bare job descriptor into the guardian's settings, on an image with the agent baked in.
 
-The guardian runs it with the agent's Python. Exit code 1, and a sentence on stdout, if the user data is not a job descriptor.
+The guardian runs this program with the agent's Python. Exit code 1, and a sentence on stdout, if the user data is not a job
+descriptor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starts the agent from its bundle with any supported Python: PYTHON start_agent.py run JOB.toml …
 
 The bundle's own packages come before those that the machine has installed, so that a benchmark's packages cannot break the
-agent. Packages with native code are chosen by this Python's version. `native/cp312` is for 3.12, `native/cp311-abi3` for
-3.11 and later.
+agent. Packages with native code are chosen by this Python's version. `native/cp312` is for Python 3.12, and
+`native/cp311-abi3` for Python 3.11 and later.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class File:
 def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
     """Return a cloud-config that writes `files` and, after everything else, runs the command `start`. YAML 1.1 in printable ASCII.
 
-    It upgrades no packages and contacts no package repository, because that would disturb a benchmark.
+    The cloud-config upgrades no packages and contacts no package repository, because upgrades would disturb a
+    benchmark.
     """
     lines = [
         "#cloud-config",
@@ -55,7 +56,7 @@ def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
 def text(content: str, *, indent: int) -> str:
     """Return `content` as a YAML scalar: a readable block if a block may contain all its characters, else a quoted text.
 
-    The first line follows a key that is indented by `indent - 2`.
+    The scalar is the value of a key that is indented by `indent - 2`.
     """
     if not _PLAIN_LINES.fullmatch(content) or not content.strip():
         return quoted(content)
@@ -88,7 +89,8 @@ ROOT = "/var/lib/bai"
 STATE = f"{ROOT}/boot"
 
 _BOUNDARY = "==bai=="
-"""Boundary of the MIME parts. All lines with a user's text are indented, so no such line can equal it."""
+"""Boundary of the MIME parts. All lines with a user's text are indented, so no such line can equal the
+boundary."""
 
 _FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MULTILINE)
 """Matches blank lines, comments and docstrings."""
@@ -144,7 +146,7 @@ class Boot:
     deadman: timedelta
     """Time from the first boot to the machine's forced end."""
     init_commands: tuple[str, ...] = ()
-    """Lines of shell that run once each before the agent."""
+    """Shell commands that run before the agent starts, each only once."""
     keep_after_failure: timedelta = timedelta()
     keep_after_success: timedelta = timedelta()
     """Times for which a machine is kept for inspection, after a job that failed and after a job that
@@ -154,7 +156,7 @@ class Boot:
     launch: int = 0
     """Number of the machine's launch: 0 at the job's start."""
     first_node: int = 0
-    """Node of the machine with index 0 in that launch."""
+    """Number of the node on the machine with index 0 of the launch."""
     power_off: bool = True
     """Whether the machine is powered off, and so terminated, at the end."""
     max_boots: int = 3
@@ -165,7 +167,7 @@ class Boot:
 
 
 def user_data(boot: Boot) -> bytes:
-    """Return the user data. Raises UserDataTooLargeError if EC2 would refuse it."""
+    """Return the user data. Raises UserDataTooLargeError if EC2 would refuse the user data."""
     packed = io.BytesIO()
     # The result contains neither the time nor a file's name, because a repeated launch must be identical for
     # EC2.
@@ -192,7 +194,7 @@ def readable(boot: Boot) -> str:
 
 
 def boothook(*, deadman: timedelta, max_boots: int, before: str = "") -> str:
-    """Return the script that runs on every boot. before: lines of shell that may end it early."""
+    """Return the script that runs on every boot. before: lines of shell that may end the script early."""
     settings = f"deadman_seconds={int(deadman.total_seconds())}\nmax_boots={max_boots}\n"
     program = f"deadman={shlex.quote(_lean(piece('deadman.py')))}\n"
     return _script(piece("machine.sh") + before + settings + program + piece("boothook.sh"))

@@ -53,8 +53,8 @@ T = TypeVar("T")
 
 _TICK_S = 0.05
 _TRIED = 3 * SLOTS
-"""Number of checkpoints before the newest checkpoint that a restore tries. Files of older checkpoints have
-been overwritten. If the checkpoint folder is on a shared file system, also the number of earlier folders
+"""Maximum number of checkpoints that a restore tries after the newest checkpoint. Files of older checkpoints
+have been overwritten. On a shared file system this is also the maximum number of earlier generations' folders
 whose paths the benchmark gets."""
 
 
@@ -65,8 +65,7 @@ def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
 
 
 def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
-    """Return the environment variables from which the benchmark knows the path and the name of its
-    checkpoints."""
+    """Return the environment variables with the path and the name of the benchmark's checkpoints."""
     if ctx.job.checkpoint is None:
         return {}
     variables = {
@@ -79,8 +78,8 @@ def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
 
 
 def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Restore the checkpoint that the leader has chosen, as `restore` does. Afterwards wait until the other
-    members have restored the checkpoint. Raises RunEndedError."""
+    """Restore the checkpoint that the leader has chosen, as `restore` does. Then wait until the other members
+    have restored the same checkpoint. Raises RunEndedError."""
     generation, name = ctx.rundir.generation, ctx.begins_with
     at = checkpoint_number(name) if name is not None else None
     if not _has_origin_here(ctx):
@@ -109,7 +108,7 @@ def restore_origin(ctx: RunContext) -> None:
     """Restore the checkpoint of another job with which this job begins, unless this job already has its own
     checkpoints. Raises RunEndedError.
 
-    The other job's checkpoint is restored during the pull, so that the nodes of this job launch together.
+    The restore happens during the pull, so that the nodes of this job launch together.
     """
     if _is_restored_by_first(ctx):
         return  # The checkpoint folder may be on a file system that the first node has not mounted yet.
@@ -127,9 +126,9 @@ def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     Raises RunEndedError.
 
     If the files of a checkpoint do not match its marker, a job of one node restores the previous checkpoint
-    with a warning. If the job began with another job's checkpoint, this checkpoint counts as the one before
-    the job's first own checkpoint. In a job of several nodes, a node without matching files fails, because
-    the first node has the newer checkpoint in its folder.
+    with a warning. If the job began with another job's checkpoint, that checkpoint counts as the previous
+    checkpoint of the job's first own checkpoint. In a job of several nodes, a node without matching files
+    fails, because the first node has the newer checkpoint in its folder.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -268,7 +267,9 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
                 f"the files of {wanted.name} differ from its marker, and another node may have that checkpoint"
             )
         marker = next(older, None)
-        instead = f"{marker.name} is taken instead" if marker is not None else "there is none before it"
+        instead = (
+            f"{marker.name} is tried instead" if marker is not None else "there is no earlier checkpoint"
+        )
         ctx.warn(f"The files of {wanted.name} differ from its marker: {instead}.")
     return 0
 

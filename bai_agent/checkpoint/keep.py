@@ -37,8 +37,8 @@ _SECONDS_BYTES = 16
 """Number of bytes by which a marker grows when the duration of the upload is added to the marker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _SPARE_BYTES = 16 * LOW_DISK_BYTES
-"""Number of bytes that must stay free on the disk if the job store is a folder. Without this reserve, a
-checkpoint could end the run, because the run ends if less than `LOW_DISK_BYTES` is free."""
+"""Number of bytes that must stay free on the disk if the job store is a folder. A checkpoint that used this
+reserve could end the run, because the run ends if less than `LOW_DISK_BYTES` is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Keeper:
         )
         if (name := snapshot.rewritten()) is not None:
             raise CheckpointError(
-                f"{name} was rewritten in place meanwhile; write a new file, and rename it to this name when it is complete"
+                f"{name} was rewritten in place during the upload; write a new file, and rename the complete file to this name"
             )
         marker = replace(marker, seconds=round(time.monotonic() - begun, 3))
         if not self._insist(lambda: self.record.write(marker), over):

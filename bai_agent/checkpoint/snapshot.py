@@ -60,7 +60,7 @@ class FolderListing:
 
 
 class _ChangedError(Exception):
-    """The folder is being written to. The message is the name of a file that was written to."""
+    """The folder is being written to. The error's message is the name of a changed file."""
 
 
 def list_folder(folder: Path, *, user: User | None) -> FolderListing:
@@ -167,7 +167,7 @@ def take_snapshot(
             return _take(folder, user=user, place=place)
         except _ChangedError as changed:
             if over() or time.monotonic() >= until:
-                raise CheckpointError(f"{folder / str(changed)} was written to at each look") from None
+                raise CheckpointError(f"{folder / str(changed)} was written to at every check") from None
         except OSError as error:
             raise CheckpointError(f"{error.filename or folder}: {error.strerror or error}") from error
         sleep(_PAUSE_S)

@@ -31,8 +31,7 @@ _RENAME_NOREPLACE = 1
 def draft_beside(path: Path, suffix: str) -> Path:
     """Return a hidden path beside `path` that ends in `suffix`.
 
-    If the new name would be too long, the new name contains a checksum of the name of `path` instead of that
-    name.
+    The new name contains the name of `path`, or a checksum of that name if the new name would be too long.
     """
     name = os.fsencode(path.name)
     if len(name) + len(suffix) + 1 > _LONGEST:

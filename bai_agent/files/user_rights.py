@@ -1,10 +1,10 @@
 """Lets a thread of root's agent work on files as the benchmark's user, in folders that this user can write.
 
-The user may replace names in such a folder by links at any moment, even between two system calls. For this
-reason, root does not check names itself. Instead, the thread takes the user's own user id and groups, and the
-kernel refuses any access that the user does not have. Linux has separate ids for file access in each thread
-(credentials(7), setfsuid(2)). Other threads of the agent keep their ids. The user cannot send signals to the
-changed thread, and this thread gives up root's capabilities over files (capabilities(7), "Effect of user ID
+The user may replace names in a writable folder by links at any moment, even between two system calls.
+Therefore root does not check names itself. The thread takes the user's own user id and groups, and the kernel
+refuses any access that the user does not have. Linux has separate ids for file access in each thread
+(credentials(7), setfsuid(2)). Other threads of the agent keep their user and group ids. The user cannot send
+signals to the thread. The thread gives up root's capabilities over files (capabilities(7), "Effect of user ID
 changes on capabilities").
 """
 
@@ -148,19 +148,19 @@ def _require_reach(user: User, descriptor: int, path: Path) -> None:
     """Raise PermissionError if `user` cannot reach a file by its real name. path: the name by which the file
     was opened.
 
-    The kernel lets a process pass through its own /proc/self/cwd and /proc/self/fd without checking the
-    folders above.
+    The kernel lets a process open paths through /proc/self/cwd and /proc/self/fd without checking the parent
+    folders of the real path.
     """
     place = Path(f"/proc/self/fd/{descriptor}").readlink()
     with user_rights(user):
         if not os.path.samestat(place.stat(), os.fstat(descriptor)):
-            raise PermissionError(errno.EACCES, "is out of the user's reach", str(path))
+            raise PermissionError(errno.EACCES, "the user may not access this file", str(path))
 
 
 def may_change(user: User, path: Path) -> bool:
     """Return whether `user` can write to `path` or to a folder above or below it. Raises OSError.
 
-    If the result is False, the user cannot replace any name in these folders. Root makes missing parent
+    The result False means that all names in these folders are safe from the user. Root makes missing parent
     folders.
     """
     if writable_folder(user, path) is not None:
@@ -169,10 +169,10 @@ def may_change(user: User, path: Path) -> bool:
 
 
 def writable_folder(user: User, path: Path) -> Path | None:
-    """Return the first folder on the path `path` in which `user` can replace the next name of the path.
-    Raises OSError.
+    """Return the first folder along `path` in which `user` can replace the next name of the path. Raises
+    OSError.
 
-    The result may be `path` itself. The result is None if `user` can replace no name of the path.
+    The result may be `path` itself. The result is None if all names of the path are safe from `user`.
     """
     parts = deque(path.parts[1:])
     at = Path("/")
@@ -200,8 +200,8 @@ def writable_folder(user: User, path: Path) -> Path | None:
 
 
 def _can_exchange(user: User, folder: Path, status: os.stat_result, name: str | None) -> bool:
-    """Return whether `user` can replace `name` in `folder`. If `name` is None: whether `user` can replace any
-    name in `folder`."""
+    """Return whether `user` can replace `name` in `folder`. If `name` is None, return whether `user` can
+    write to `folder`."""
     if not _can_write(user, folder):
         return False
     if name is None or not status.st_mode & stat.S_ISVTX or status.st_uid == user.uid:
@@ -237,8 +237,8 @@ def _libc() -> Any:
 
 
 def _file_id(function: str) -> int:
-    """Return this thread's user or group id for file access. The system call only returns the current id when
-    it sets one, so it is called with -1, which changes nothing."""
+    """Return this thread's user or group id for file access. The system call returns the current id only when
+    it sets an id. The argument -1 changes nothing."""
     return int(getattr(_libc(), function)(_NO_ID))
 
 
@@ -252,8 +252,8 @@ def _change_id(function: str, number: int) -> None:
 
 
 def _set_groups(groups: Sequence[int]) -> None:
-    """Set the groups of this thread alone. The C library's own function is not used, because it sets the
-    groups of all threads."""
+    """Set the groups of this thread alone. The C library's function `setgroups` is not used, because it sets
+    the groups of all threads."""
     import ctypes
 
     numbers = (ctypes.c_uint * len(groups))(*groups)

@@ -7,14 +7,15 @@ import os
 import sys
 
 _TERMINAL = "bai_terminal"
-"""bai's own option of -X, which passes the terminal's encoding to the restarted program."""
+"""Name of an additional option `-X` of Python, which passes the terminal's encoding to the restarted
+program."""
 
 
 def speak_utf8() -> None:
     """Restart this program in Python's UTF-8 mode if the locale would give file names another encoding.
 
-    An example is the locale de_DE.ISO-8859-1. The bytes of a name that is not UTF-8 are preserved as lone
-    surrogates (PEP 383). The environment does not change, because the benchmark uses the same environment.
+    An example of such a locale is de_DE.ISO-8859-1. The bytes of a name that is not UTF-8 are preserved as
+    lone surrogates (PEP 383). The environment variables stay unchanged, because the benchmark inherits them.
     """
     if sys.getfilesystemencoding() == "utf-8" or sys.flags.utf8_mode or not sys.executable:
         return

@@ -20,7 +20,7 @@ from bai_agent.runtime.poller import polling
 log = logging.getLogger(__name__)
 
 FOREIGN_WAIT = timedelta(minutes=30)
-"""Time limit for the total wait for other users' jobs. Without this limit, any user could block a job for
+"""Time limit for the total wait for other users' jobs. Without a limit, any user could block a job for
 ever."""
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.5
@@ -38,9 +38,9 @@ def wait_until_alone(
     """Wait until no other job runs on this machine, or until `stopping()`.
 
     Returns the job's announcement, which keeps other jobs away while the announcement is open. Returns None
-    if the job is not announced. `tell` is called whenever the jobs for which this job waits change. The wait
-    for jobs of this user and of root has no limit, but the wait for other users' jobs is limited to
-    FOREIGN_WAIT.
+    if the job is not announced. `tell` is called after each change of the list of jobs for which this job
+    waits. The wait for jobs of this user and of root has no limit, but the wait for other users' jobs is
+    limited to FOREIGN_WAIT.
 
     If several jobs wait for the machine, the first job that announces itself and then sees no other
     announcement is next. Each job announces itself before it looks for other announcements, so two jobs never
@@ -143,8 +143,8 @@ class ColocationWatch:
         self._others, self._events, self._now, self._clock = others, events, now, clock
         self._looked = clock()
         self._there: dict[str, tuple[NeighbourEvent, float]] = {}
-        """Event and start of each job that now runs at the same time. The start is a time of the monotonic
-        clock, because the time of day may be set."""
+        """Event and start time of each other job that runs now. The start is a time of the monotonic clock,
+        because the time of day may be set."""
         self._seen: Counter[str] = Counter()
         """For each other job, the number of periods that were recorded."""
         self._blind = False

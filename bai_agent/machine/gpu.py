@@ -16,7 +16,7 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 class Gpus:
-    """Samples every GPU. A figure that cannot be read is left out, with one warning.
+    """Samples every GPU. A value that cannot be read is left out, with one warning.
 
     If there is no driver, there are no samples.
     """
@@ -31,7 +31,7 @@ class Gpus:
 
     @property
     def count(self) -> int | None:
-        """Number of GPUs. None if it is unknown."""
+        """Number of GPUs. None if the number is unknown."""
         return None if self.nvml is None else len(self.handles)
 
     def sample(self) -> list[tuple[str, float, str]]:
@@ -46,9 +46,7 @@ class Gpus:
                 except self.nvml.NVMLError as error:
                     # Some GPUs do not have all figures, and a lost GPU never answers again.
                     self._unreadable.add((number, name))
-                    log.warning(
-                        "host metrics: GPU %d does not tell its %s (%s); left out", number, name, error
-                    )
+                    log.warning("host metrics: GPU %d does not report %s (%s); left out", number, name, error)
         return samples
 
     def _open(self) -> None:
@@ -118,7 +116,7 @@ def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
 def heat_slowdowns(*, driver: Path = DRIVER) -> dict[str, int]:
     """Return how long (ns) heat has slowed down each GPU since its driver started.
 
-    Omits GPUs that do not report this time. May hang if the driver hangs.
+    GPUs that do not report slowdowns by heat are left out. May hang if the driver hangs.
     """
     gpus = Gpus(driver=driver)
     nvml, found = gpus.nvml, {}

@@ -17,16 +17,16 @@ TEXT_CHARACTERS = 200
 """Longest text that is stored (characters). Longer texts are truncated."""
 _FILE_BYTES = 65536
 _CPUINFO_BYTES = 4096
-"""Number of bytes to read of /proc/cpuinfo. They describe the first processor. The kernel would take long to
-list hundreds of processors."""
+"""Number of bytes to read of /proc/cpuinfo. These bytes describe the first processor. The kernel would take
+long to list hundreds of processors."""
 _ENTRIES = 64
 """Maximum number of disks, interfaces, options and similar entries in a list."""
 
 _BUSY_CORES = 0.5
 """Another process that uses at least this number of cores distorts a measurement."""
 _BUSY_SECONDS = 2.0
-"""Minimum total processor time of a process that distorts a measurement (seconds). A process with less is
-possibly new and ends soon."""
+"""Minimum total processor time of a process that distorts a measurement (seconds). A process with less
+processor time is possibly new and ends soon."""
 _BUSY_SHARE = 0.1
 """If other processes use less than this share of all processors, they do not disturb a benchmark that leaves
 some processors free."""

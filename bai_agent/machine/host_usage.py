@@ -1,6 +1,6 @@
 """Samples of the benchmark's machine: processors, memory, disks, network, GPUs.
 
-Rates are means since the previous sample. Figures that are not available on a machine or in a container are
+Rates are means since the previous sample. Values that are not available on a machine or in a container are
 left out.
 """
 
@@ -24,13 +24,13 @@ Sample = tuple[str, float, str]
 """Name, value, units."""
 
 _UNREADABLE = (OSError, RuntimeError, NotImplementedError, ValueError, psutil.Error)
-"""Errors that psutil raises if a machine or a container does not offer a figure. RuntimeError and ValueError
+"""Errors that psutil raises if a machine or a container does not offer a value. RuntimeError and ValueError
 mean that psutil cannot parse /proc.
 """
 
 
 class HostSampler:
-    """Takes samples. A figure that cannot be read is left out, with one warning for each kind."""
+    """Takes samples. A value that cannot be read is left out, with one warning for each kind of value."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder

@@ -2,14 +2,14 @@
 
 A running job listens on an abstract Unix socket whose name identifies the job: unix(7). The kernel lists the
 names of sockets to every user in /proc/net/unix. When a process ends, the kernel removes the names of its
-sockets. For this reason, a job that is killed leaves no stale name, and no folder has to be writable for all
-users. Names belong to a network namespace, so jobs in containers with their own networks do not see each
+sockets. Therefore a killed job leaves no stale name. With abstract names, no folder has to be writable for
+all users. Names belong to a network namespace, so jobs in containers with their own networks do not see each
 other.
 
 Any user can listen at a name that looks like a job's. A name is therefore only accepted if the kernel reports
 (SO_PEERCRED) that a process of this user or of root listens at this name. All other names together count as
-"another user's job", and are not passed on. Each job's name has a random part, so that other users cannot
-occupy the name in advance.
+"another user's job", and are not passed on. The name of each job's socket has a random part, so that other
+users cannot occupy the name in advance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from bai_agent.light_dataclass import dataclass, field
 log = logging.getLogger(__name__)
 
 MACHINE = "BAI_MACHINE"
-"""Environment variable. Jobs with different values are treated as if they ran on different machines."""
+"""Environment variable. Jobs with different values of this variable are treated as if they ran on different
+machines."""
 
 _NAMES = Path("/proc/net/unix")
 _LISTENS = " 00010000 0001 "
@@ -66,7 +67,7 @@ class ColocatedJob:
     """Another job on this machine."""
 
     job_id: str | None
-    """Id of the job, shortened if the id is long. None for the jobs of other users."""
+    """Id of the job, shortened if the id is long. None if the job belongs to another user."""
     key: str
     """Digest that identifies the job. Jobs of other users count as one job, with the digest of one of these
     jobs."""
@@ -152,7 +153,7 @@ class ThisJob:
     def others(self, names: Path = _NAMES) -> list[ColocatedJob]:
         """Return the other jobs on this machine, oldest first. Raises OSError.
 
-        All other users' jobs with the same use count as one job.
+        All jobs of other users with the same `Use` of the machine count as one job.
         """
         found: dict[tuple[str | None, Use], ColocatedJob] = {}
         machine, now = _digest(self.machine), now_ms()

@@ -31,8 +31,8 @@ MOUNT_SECONDS = 60.0
 """Time limit for the file server's answer and the mount together (seconds)."""
 NFS_PORT = 2049
 _OPTIONS = "soft,timeo=150,retrans=2,nosuid,nodev"
-"""With "soft", calls fail when the server is gone, so a power-off does not wait for the server. "timeo" is
-15 s, the minimum that EFS recommends:
+"""Mount options. With the option "soft", calls fail when the server is gone, so a power-off does not wait for
+the server. "timeo" is 15 s, the minimum that EFS recommends:
 https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
 """
 _MOST_WORDS = 300
@@ -125,7 +125,7 @@ def _held(target: str) -> Iterator[None]:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UnmountableError("another job mounts there at this moment.") from error
+                raise UnmountableError("another job is mounting a file system at this target.") from error
         yield
     finally:
         os.close(folder)
@@ -168,7 +168,7 @@ def _make_target(target: str, *, run_directory: Path) -> None:
     """Create the target folder if it is missing, and check that it can be used. Raises UnmountableError."""
     own = os.path.realpath(run_directory)
     if f"{own}/".startswith(f"{target}/") or target.startswith(f"{own}/"):
-        raise UnmountableError(f"the folder contains the run directory {own}, or is in it.")
+        raise UnmountableError(f"the folder is above or inside the run directory {own}.")
     path = Path("/")
     try:
         for part in Path(target).parts[1:]:
@@ -183,7 +183,7 @@ def _make_target(target: str, *, run_directory: Path) -> None:
 def _require_unused(target: str) -> None:
     """Raise UnmountableError if a file system is mounted at `target`, or the folder is not empty."""
     if is_mounted(target):
-        raise UnmountableError("another file system is mounted there.")
+        raise UnmountableError("another file system is mounted at this target.")
     try:
         if next(Path(target).iterdir(), None) is not None:
             raise UnmountableError("the folder is not empty. Name a new or an empty folder.")
@@ -194,7 +194,7 @@ def _require_unused(target: str) -> None:
 def _require_folder(path: Path, *, is_target: bool) -> None:
     """Raise UnmountableError unless `path` is a folder that no other user can replace.
 
-    If `path` is above the target, other users must not be able to replace the folders in it either.
+    A folder above the target is also refused if another user can replace its subfolders.
     """
     status = path.lstat()
     if S_ISLNK(status.st_mode) or not S_ISDIR(status.st_mode):

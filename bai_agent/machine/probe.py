@@ -1,8 +1,8 @@
 """`environment.json`: the facts about a node's machine and software, so that runs can be compared much later.
 
 Slow queries (of the metadata service, drivers, the benchmark's Python) run on threads while data and scripts
-are pulled. If answers are missing when the benchmark could start, the run waits for at most `WAIT_SECONDS`.
-Answers that are still missing are left out, and never fail the run.
+are pulled. If answers to queries are missing when everything else is ready, the run waits for at most
+`WAIT_SECONDS`. Answers that are still missing after this wait are left out, and never fail the run.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 WAIT_SECONDS = 2.5
-"""Longest wait for answers when the benchmark could start (seconds). Some child processes are started at this
-moment, so the wait is longer than the time limit of these processes."""
+"""Longest wait for answers after everything else is ready for the benchmark (seconds). Some child processes
+are started only then, so the wait is longer than the time limit of these child processes."""
 _LOOK_SECONDS = 1.0
 """Seconds between two readings of the processor time of all processes during a pull."""
 _SHORTEST_LOOK_S = 0.05
 """Shortest time between two compared readings of processor time (seconds). The kernel counts processor time
-in hundredths of a second, so a busy core adds five hundredths in this time."""
+in hundredths of a second. A busy core adds five hundredths in 0.05 s."""
 _TICK_S = 0.05
 OWN_LEVELS = 2
-"""Number of levels of tables in environment.json whose keys `bai` chooses. Keys in deeper tables are names of
-packages."""
+"""Number of nested levels of tables in environment.json that have fixed keys. Keys in deeper tables are names
+of packages."""
 
 METADATA = {
     "image_id": "ami-id",
@@ -69,8 +69,8 @@ _ROOT = Path("/")
 class EnvironmentProbe:
     """Collects facts about this machine in the background. Only `finish` waits for answers.
 
-    first_look: an early reading of the processor time of all processes. The agent's imports and phases lie
-    between this reading and the last reading.
+    first_look: an early reading of the processor time of all processes. The last reading comes after the
+    agent's imports and phases.
     """
 
     def __init__(self, job: Job, rundir: RunDir, *, node: Node, first_look: Look) -> None:
@@ -189,7 +189,7 @@ class EnvironmentProbe:
         return present({name: short(value or "") for name, value in found.items()})
 
     def _ask_pythons(self, *, installed: bool) -> None:
-        """Query the benchmark's Python and those of further arms.
+        """Query the benchmark's Python, and the Pythons of the other arms of a comparison.
 
         installed: whether requirements are installed. If the requirements are not installed yet, only Pythons
         without requirements are queried.
@@ -265,7 +265,7 @@ class _Task(threading.Thread):
         except Exception as error:
             # The run does not depend on this answer, so errors of libraries are recorded instead of raised.
             self._trouble = short(str(error)) or type(error).__name__
-            log.info("what the benchmark runs on: %s: %s", self.name, self._trouble)
+            log.info("environment.json: no answer for %s: %s", self.name, self._trouble)
 
 
 def _python_task(index: int, rundir: RunDir) -> str:

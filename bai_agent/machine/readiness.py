@@ -46,7 +46,7 @@ class Node:
 
     rank: int = 0
     instance_id: str | None = None
-    """Id of the EC2 instance. None on any other machine."""
+    """Id of the EC2 instance. None if the machine is not an EC2 instance."""
     launch: int = 0
     """Number of the launch that started this machine. 0 if this machine was launched at the job's start."""
 
@@ -67,7 +67,7 @@ def wait_for_gpus(
 ) -> list[str]:
     """Wait until every NVIDIA GPU of this machine answers and the fabric between them is up, or until `stopping()`.
 
-    Returns a warning if the GPUs have no driver, because the benchmark may not need them. Raises
+    Returns only a warning if the GPUs have no driver, because the benchmark may not need GPUs. Raises
     NotReadyError after `seconds`.
     """
     expected = count_gpus(root)

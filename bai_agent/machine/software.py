@@ -125,9 +125,8 @@ def python_facts(
 def _launcher_files(python: str) -> list[str] | None:
     """Return the files that determine which Python a wrapper script starts; None if these files are unknown.
 
-    Only the files of pyenv's wrapper scripts are known:
-    https://github.com/pyenv/pyenv#understanding-python-version-selection (programs are queried in the folder
-    "/").
+    The function knows only the files of pyenv's wrapper scripts, for programs that are queried in the folder
+    "/": https://github.com/pyenv/pyenv#understanding-python-version-selection
     """
     text = read_text(Path(python), 4096)
     if not text.startswith("#!"):

@@ -12,7 +12,7 @@ from bai_agent.machine.host_facts import Facts, present, read_text, whole
 _STAT_BYTES = 4096
 _STEAL_SHARE = 0.05
 _STEAL_SECONDS = 2.0
-"""Smallest steal time (share and seconds) that is reported. A smaller steal time does not affect a
+"""Smallest steal time (share and seconds) that is reported. Steal time below these limits does not affect a
 benchmark's numbers."""
 _TICKS = 100
 """Ticks per second in /proc/stat: proc_stat(5), USER_HZ."""

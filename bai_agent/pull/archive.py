@@ -122,7 +122,7 @@ class _Metered:
     def read(self, size: int) -> bytes:
         if self.left <= 0:
             raise ArchiveError(
-                f"is damaged, or made to do harm: a member's headers are larger than {_HEADERS_LIMIT >> 20} MiB"
+                f"is damaged or malicious: a member's headers are larger than {_HEADERS_LIMIT >> 20} MiB"
             )
         piece = self._content.read(size)
         self.left -= len(piece)
@@ -215,7 +215,7 @@ def _check_window(info: zipfile.ZipInfo, file: IO[bytes]) -> None:
 
     APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): the local
     header's 30 bytes, the name and the extra field are followed by a version, the length of the LZMA
-    properties, and the properties. The properties are a byte and the dictionary's size.
+    properties, and the properties. The LZMA properties are a byte and the dictionary's size.
     """
     if info.compress_type != zipfile.ZIP_LZMA:
         return
@@ -246,7 +246,7 @@ def _zip_time(info: zipfile.ZipInfo) -> float | None:
 
 
 def _time(seconds: float) -> float | None:
-    """Return a member's modification time; None if some file systems cannot store that time."""
+    """Return a member's modification time; None if the time is too late for some file systems."""
     return max(0.0, seconds) if seconds < _LATEST else None
 
 
@@ -324,7 +324,7 @@ class _Lzma:
                 content = self._ahead or self._file.read(_CHUNK)
                 self._ahead = b""
                 if not content:
-                    raise EOFError("it ends in the middle of the compressed data")
+                    raise EOFError("the compressed data ends too early")
             piece = self._stream.decompress(content, size)
             if self._stream.eof:
                 self._ahead, self._stream = self._stream.unused_data, None

@@ -222,7 +222,7 @@ def _in_place(listing: RemoteListing, task: PullTask, place: _Place) -> Pulled:
 def _bring_folder(origin: Origin, listing: RemoteListing, landing: Landing) -> _Content:
     remotes = [remote for remote in listing.objects if not is_record(remote.name)]
     if not remotes:
-        raise PullError(f"{landing.src}: there is nothing below it; check its spelling")
+        raise PullError(f"{landing.src}: contains no files; check the spelling")
     tally = landing.tally
     tally.total_bytes = sum(remote.size or 0 for remote in remotes)
     missing = [remote for remote in remotes if not landing.holds(remote)]

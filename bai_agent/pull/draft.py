@@ -35,7 +35,8 @@ class PartialFile:
     path: Path
     descriptor: int
     user: User | None = None
-    """User with whose rights the file's name is looked up. None means the agent's own rights."""
+    """User with whose rights the file's name is looked up. None if the name is looked up with the agent's own
+    rights."""
 
     @property
     def size(self) -> int:
@@ -77,8 +78,8 @@ class PartialFile:
             self.path.unlink(missing_ok=True)
 
     def verify(self, *, size: int | None, sums: Sums) -> None:
-        """Raise PullError unless the whole file has this size and these checksums. A file that does not match
-        is deleted."""
+        """Raise PullError unless the whole file has this size and these checksums. A file with another size
+        or checksum is deleted."""
         if size is not None and self.size != size:
             found = self.size
             self.discard()

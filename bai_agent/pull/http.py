@@ -112,8 +112,8 @@ class HttpOrigin:
                 keep(draft, self._download(remote, draft, landing))
 
     def _download(self, remote: Remote, draft: PartialFile, landing: Landing) -> Remote:
-        """Download the file into `draft`. Return the file's metadata, which is newer than that of `survey` if
-        the file has changed since."""
+        """Download the file into `draft`. Return the file's metadata. If the file has changed since `survey`,
+        the metadata is newer than the result of `survey`."""
         attempt = best = 0
         known = remote
         while True:
@@ -156,7 +156,7 @@ class HttpOrigin:
             raise _PassingError(f"the connection ended after {at:,} of {answer.size:,} bytes")
         if at == 0 and answer.size is None and not answer.response.chunked:
             # http.client accepts a response whose headers end early.
-            raise _PassingError("the connection ended before the file's length or first byte")
+            raise _PassingError("the connection ended before the server sent a length or a first byte")
 
     @contextmanager
     def _get(self, *, start: int, tag: str | None) -> Iterator[_Answer]:
@@ -220,7 +220,7 @@ class HttpOrigin:
         transfer = headers.get("Transfer-Encoding", "chunked").strip().lower()
         if transfer != "chunked":
             raise PullError(
-                f'{self._src}: the server sends it in a way that was not asked for (Transfer-Encoding "{transfer}")'
+                f'{self._src}: the server uses a Transfer-Encoding that was not requested ("{transfer}")'
             )
         content = headers.get("Content-Encoding", "identity").strip().lower()
         # Many servers send Content-Encoding together with a compressed archive, although the body is the
@@ -228,8 +228,8 @@ class HttpOrigin:
         expected = self._source.sha256 or self._source.md5 or self._path.lower().endswith(_COMPRESSED)
         if content not in ("", "identity") and not expected:
             raise PullError(
-                f'{self._src}: the server sends the file encoded (Content-Encoding "{content}"), though the plain file was '
-                "asked for; give sha256 to take the bytes as they come"
+                f'{self._src}: the server sends the file encoded (Content-Encoding "{content}"), but the plain file was '
+                "requested; give sha256 to accept the bytes as sent"
             )
 
     def _address(self, url: str, base: str = "") -> SplitResult:
@@ -286,7 +286,9 @@ class HttpOrigin:
                 "check the address, this machine's clock, and SSL_CERT_FILE"
             ) from error
         except socket.gaierror as error:
-            raise _PassingError("its host's name cannot be resolved; check name and network") from error
+            raise _PassingError(
+                "the server's name cannot be resolved; check the name and the network"
+            ) from error
         except TimeoutError as error:
             raise _PassingError("the server does not answer in time") from error
         except ConnectionRefusedError as error:

@@ -1,14 +1,14 @@
-"""The record beside pulled data. The record lists the files that bai placed and the progress of unfinished
+"""A hidden record beside pulled data. The record lists the files that bai placed and the progress of unfinished
 transfers.
 
-The record is a hidden, append-only file with one JSON object per line. The job that pulls into the folder
-also locks the file. With the record, a later job reuses files that bai placed, and never replaces files that
-a user created or changed. Each line is written before the step that it describes (`put` precedes the rename),
-so that a kill leaves no file of unknown origin.
+The record is an append-only file with one JSON object per line. A job locks the record while the job pulls into
+the folder. With the record, a later job reuses files that bai placed, and never replaces files that a user created
+or changed. Each line is written before the step that it describes (`put` precedes the rename), so that a kill
+leaves no file of unknown origin.
 
 A source must not contain a file with the name of a record (`is_record`). Anybody who can write to the folder can
-forge a record, so a record never replaces a checksum. A file is therefore hashed again, and an archive's record is
-only used if it is `trusted`.
+forge a record, so a record never replaces a checksum. Therefore a file is hashed again, and an archive's record is
+used only if the record is `trusted`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def is_record(name: str) -> bool:
 
 @dataclass(frozen=True)
 class PlacedFile:
-    """A file or symbolic link that bai placed, with its state at that time."""
+    """A file or symbolic link that bai placed, with its state just after it was placed."""
 
     src: str
     size: int
@@ -185,7 +185,7 @@ def read_record(path: Path) -> PullRecord:
             record.apply(json.loads(line))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PullError(
-            f"{path}: this record of pulled data is damaged; remove it and the data it is about"
+            f"{path}: this record of pulled data is damaged; remove the record and the data"
         ) from error
     return record
 
@@ -217,7 +217,7 @@ class Journal:
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self.trusted = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        """Whether nobody but this user and root can have written the record."""
+        """Whether only this user or root can have written the record."""
 
     def put(self, name: str, put: PlacedFile) -> None:
         """Record which content the file `name` is about to get."""

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatenate[Landing, P], R]:
-    """Decorate a method of Landing so that it accesses paths with the rights of the landing's user."""
+    """Decorate a method of `Landing`. The method then accesses paths with the rights of `Landing.user`."""
 
     @wraps(method)
     def run(self: Landing, /, *arguments: P.args, **more: P.kwargs) -> R:
@@ -163,8 +163,8 @@ class Landing:
 
     @contextmanager
     def small(self, name: str) -> Iterator[PartialFile]:
-        """Open an empty temporary file for `name`. The file is written in one go and is not resumed after a
-        kill."""
+        """Open an empty temporary file for `name`. The file is written without interruption, and is not
+        resumed after a kill."""
         self.require_free(name)
         path = self.temporary(name)
         descriptor = self._open_draft(path, os.O_RDWR | os.O_TRUNC)
@@ -250,7 +250,7 @@ class Landing:
         self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
 
     def forget(self, remote: Remote) -> None:
-        """Subtract `remote` from the source's totals, after it has turned out not to be an object."""
+        """Subtract `remote` from the source's totals, because `remote` is not an object."""
         if self.tally.total_objects is not None:
             self.tally.total_objects -= 1
         if remote.size and self.tally.total_bytes is not None:
@@ -301,7 +301,7 @@ class Landing:
         self.make_folder(str(Path(name).parent))
         path = self.root / name
         if path.is_dir() and not path.is_symlink():
-            raise PullError(f"{self.src}: {path} is a folder where a file is to be; move it away")
+            raise PullError(f"{self.src}: {path} is a folder, but must be a file; move the folder away")
         self._journal.put(name, put)
         temporary.rename(path)
         self._placed.add(name)

@@ -115,7 +115,7 @@ class LocalOrigin:
                 status = path.stat()  # for a link out of the folder, the target is copied
                 if not stat.S_ISREG(status.st_mode):
                     raise PullError(
-                        f"{self._src}: {name} is a link to {target}, which is outside the folder and not a file; remove it"
+                        f"{self._src}: {name} is a link to {target}, which is outside the folder and not a file; remove the link"
                     )
             if stat.S_ISDIR(status.st_mode):
                 yield from self._walk(path)

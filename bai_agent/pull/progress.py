@@ -61,7 +61,7 @@ class PullWatch:
 
     @contextmanager
     def interruptible(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """If the pull is ended while the block runs, call `interrupt` on the thread that ends the pull."""
+        """Make the thread that ends the pull call `interrupt` if the block of this context still runs."""
         with self._lock:
             self._interrupts.append(interrupt)
         try:

@@ -23,7 +23,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Remote:
-    """An object or file at its origin."""
+    """An object or file of a source, as the origin lists it."""
 
     name: str
     """Path below the root."""

@@ -27,12 +27,12 @@ PART = 16 << 20
 """Size of the parts in which a large object is fetched (bytes). After a kill, only unfinished parts are
 fetched again."""
 RANGES = 16
-"""Parts fetched at a time."""
+"""Number of parts that are fetched at a time."""
 PIECE = 1 << 20
-"""Size of the pieces of a part that one thread reads from the network and passes to the thread that writes
-(bytes)."""
+"""Number of bytes that a thread reads from the network before it passes them to the thread that writes the
+file."""
 OBJECTS = 64
-"""Small objects fetched at a time."""
+"""Number of small objects that are fetched at a time."""
 PATIENCE = RetryPolicy(
     retries=9, retry_for=timedelta(minutes=3), silence=timedelta(seconds=30), request=timedelta(minutes=30)
 )

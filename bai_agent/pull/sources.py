@@ -24,8 +24,8 @@ AT_A_TIME = 4
 _TICK_S = 0.1
 _REPORT_EVERY_S = 1.0
 _LAST_WAIT_S = 5.0
-"""Longest wait for the threads to end (seconds). A thread that is still stuck in a DNS query afterwards does
-no further work."""
+"""Longest wait for the threads to end (seconds). A thread that hangs in a DNS query for longer does no
+further work."""
 
 
 def pull(
@@ -113,7 +113,7 @@ class _Run:
         for thread in self.threads:
             thread.join(max(0.0, last - time.monotonic()))
             if thread.is_alive():
-                log.warning("%s is stuck in a system call and is left behind", thread.name)
+                log.warning("%s hangs in a system call; the agent does not wait for this thread", thread.name)
 
     def unfinished(self) -> str:
         return ", ".join(source_name(task.source.src) for task in self.tasks if not task.tally.done)

@@ -2,9 +2,9 @@
 causes an error that names the member.
 
 An archive can contain a link and a later member "below" that link, or a link whose target leads through other
-links. In such an archive, a harmless name can lead out of the folder. `MemberTree` therefore resolves links
-without touching the disk. Links are created after all other members, so that nothing is ever written through
-a link.
+links. With such links, a harmless member name can lead out of the folder. `MemberTree` therefore resolves
+links without touching the disk. Links are created after all other members, so that nothing is ever written
+through a link.
 
 After a kill, the next attempt starts again with the first member and replaces existing members with the same content.
 """
@@ -72,7 +72,7 @@ class MemberTree:
 
     def _require_inside(self, place: str, target: str) -> None:
         if target.startswith("/"):
-            raise UnsafeMemberError("it points to an absolute path")
+            raise UnsafeMemberError("the target is an absolute path")
         self._walk(place.split("/")[:-1], target.split("/"), follow=True)
 
     def _walk(self, base: list[str], parts: list[str], *, follow: bool) -> str:
@@ -85,7 +85,7 @@ class MemberTree:
                 continue
             if part == "..":
                 if not at:
-                    raise UnsafeMemberError("it leads out of the folder")
+                    raise UnsafeMemberError("the path leads out of the folder")
                 at.pop()
                 continue
             at.append(part)
@@ -94,7 +94,7 @@ class MemberTree:
                 continue
             followed += 1
             if followed > _MOST_LINKS:
-                raise UnsafeMemberError("it leads through links in a circle")
+                raise UnsafeMemberError("the path leads through a circle of links")
             at.pop()
             todo.extendleft(reversed(target.split("/")))
         return "/".join(at)
@@ -130,7 +130,7 @@ def unpack(archive: Path, landing: Landing) -> None:
 
 def _unpack_member(member: ArchiveMember, tree: MemberTree, landing: Landing) -> None:
     if member.kind is MemberKind.DEVICE:
-        raise UnsafeMemberError(f"it is a {member.kind.value}")
+        raise UnsafeMemberError(f"the member is a {member.kind.value}")
     place = tree.locate(member.name, follow=member.kind is MemberKind.FOLDER)
     if is_record(place):
         return  # the record of another pull, which was packed together with its data
@@ -138,7 +138,7 @@ def _unpack_member(member: ArchiveMember, tree: MemberTree, landing: Landing) ->
         landing.make_folder(place or ".")
         return
     if not place:
-        raise UnsafeMemberError("it would replace the folder itself")
+        raise UnsafeMemberError("the member would replace the folder itself")
     if member.kind is MemberKind.LINK:
         tree.add_link(place, member.target)
         return
@@ -166,7 +166,7 @@ def _hard_link(member: ArchiveMember, place: str, tree: MemberTree, landing: Lan
         landing.place_hard_link(place, existing)
     else:
         raise UnsafeMemberError(
-            f'it is a hard link to "{printable(member.target)}", which is not an earlier member of the archive'
+            f'the member is a hard link to "{printable(member.target)}", which is not an earlier member of the archive'
         )
 
 

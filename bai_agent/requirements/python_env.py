@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 _LAST_LINES = 5
 _LAST_BYTES = 16384
 _LARGEST = 16 << 20
-"""Largest requirements file (bytes). A sparse file could otherwise fill the memory."""
+"""Largest requirements file (bytes). Without this limit a sparse file could fill the memory."""
 _LAST_CHARACTERS = 400
 _FORMAT = 2
-"""Version of the layout of cached venvs. Venvs of other versions are not used."""
+"""Version of the layout of cached venvs. Cached venvs with another layout version are not used."""
 
 _PIP_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
 """Paths of pip's configuration files. pip also reads files in the Python's own folder and those that
@@ -74,13 +74,14 @@ def install_requirements(
     base: Mapping[str, str] = os.environ,
     cache: Path | None = None,
 ) -> None:
-    """Install the job's requirements file into `rundir.venv`, unless that was done before.
+    """Install the job's requirements file into `rundir.venv`, unless the requirements are already installed.
 
     cache: folder of cached venvs (`bai_agent.requirements.venv_cache`). If the requirements name only
-    packages of an index, `rundir.venv` is a link to a cached venv. Other requirements can mean different
-    content for each job. deadline: on the monotonic clock. pip's output goes to requirements.log. Returns
-    early if `stopping()` is true. The whole installation runs as the benchmark's user, because packages can
-    run code of their own during installation. Raises PullError with pip's last lines, and SetupError.
+    packages of an index, `rundir.venv` is a link to a cached venv. Requirements with paths or addresses can
+    have different content in each job. deadline: on the monotonic clock. pip's output goes to
+    requirements.log. Returns early if `stopping()` is true. The whole installation runs as the benchmark's
+    user, because packages can run code of their own during installation. Raises PullError with pip's last
+    lines, and SetupError.
     """
     assert job.benchmark.requirements is not None
     user = find_user(job.benchmark.user)
@@ -128,7 +129,7 @@ def _kept_venv(
     cache: Path, python: str, requirements: Path, *, env: Mapping[str, str], run: _Runner
 ) -> CachedVenv | None:
     """Return the cached venv that all jobs with the same Python, requirements and pip settings share. None if
-    the content of the venv depends on anything else."""
+    the content of the venv depends on more than the Python, the requirements and the pip settings."""
     texts = index_requirements(requirements)
     configuration = _pip_configuration(env)
     # pip treats packages on PYTHONPATH as installed, but the packages there can change.
@@ -222,8 +223,8 @@ def _remove(venv: Path, user: User | None) -> None:
 
 
 def discard_requirements(rundir: RunDir) -> None:
-    """Delete the job's venv after the run, because it can have hundreds of MB. If the venv is cached, only
-    the link to it is deleted.
+    """Delete the job's venv after the run, because a venv can have hundreds of MB. If the venv is cached,
+    only the link is deleted.
 
     requirements.log remains as a record. Files that cannot be deleted stay, with a warning in the log.
     """
@@ -302,7 +303,7 @@ class _Runner:
         self._env[RUN_MARKER] = str(venv)
 
     def may_wait(self) -> bool:
-        """Return whether the deadline has not passed and the run need not end."""
+        """Return whether time is left before the deadline, and the run may continue."""
         return time.monotonic() < self._deadline and not self._stopping()
 
     def check(self) -> None:
@@ -311,7 +312,7 @@ class _Runner:
             raise Stopped
         if not self.may_wait():
             raise PullError(
-                "the requirements were not installed within limits.pull_timeout: another job installs the same ones"
+                "the requirements were not installed within limits.pull_timeout: another job is installing the same requirements"
             )
 
     def __call__(self, argv: list[str], failure: str) -> None:
@@ -343,8 +344,8 @@ class _Runner:
         return code == 0
 
     def _last_lines(self) -> str:
-        """Return the lines of pip's output that begin with "ERROR:". If there are none, return the last
-        lines."""
+        """Return the lines of pip's output that begin with "ERROR:", or the last lines if pip printed no such
+        line."""
         text = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
@@ -353,11 +354,11 @@ class _Runner:
 
 
 def index_requirements(path: Path) -> list[tuple[str, str]] | None:
-    """If the requirements file and all included files name only packages of an index, return the path and the
-    text of each file.
+    """Return the path and the text of the requirements file and of each included file, if the files name only
+    packages of a package index.
 
-    None if a file names anything else, such as a path, an address, a checkout, a folder of archives or a
-    variable, or if a file cannot be read.
+    Return None if a file cannot be read. Also return None if a file names a path, an address, a checkout, a
+    folder of archives, a variable or anything else.
     """
     found: dict[Path, str] = {}
     waiting = [path]

@@ -8,8 +8,8 @@
 ```
 
 The next benchmark runs programs from the cache, so a cache to which another user could have written is not
-used. Examples are a cache in another user's home folder (root with `sudo -E`), and a cache that several users
-share.
+used. Examples of an unsafe cache are a cache in another user's home folder (root with `sudo -E`), and a cache
+that several users share.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def cached_venvs(cache: Path) -> list[CachedVenv]:
 def digest_files(venv: Path) -> str:
     """Return a digest of the names, sizes and times of the files in `venv`. The files' contents are not read.
 
-    The time is the inode's (ctime), which a program cannot set back. Byte code folders are left out, because
+    The time of a file is its ctime, which a program cannot set back. Byte code folders are left out, because
     Python writes to them at any time.
     """
     digest = hashlib.sha256()

@@ -20,7 +20,7 @@ class Clock:
 
     def monotonic(self) -> float:
         """Return the seconds of `time.monotonic()`. The deadlines of pulls, sinks and uploads are times of
-        this clock."""
+        the monotonic clock."""
         return time.monotonic()
 
     def time(self) -> float:
@@ -35,8 +35,8 @@ CLOCK = Clock()
 
 
 def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name: str) -> T | None:
-    """Return the result of `work()`, or None if `over()` returns True before `work` ends. In the latter case,
-    `work` continues on a thread in the background.
+    """Return the result of `work()`, or None if `over()` returns True before `work` ends. After None is
+    returned, `work` continues on a thread in the background.
 
     Raises the error of `work`.
     """

@@ -39,7 +39,7 @@ class EventLog:
         self.seen: list[RunEvent] = list(read_events(path))
         self.lenient = False
         """Whether `add` stores an event only in memory if the disk is full. `lenient` is true at the end of a
-        run, because the result matters more than an event."""
+        run, because a full disk must not prevent the result."""
 
     def add(self, event: RunEvent) -> None:
         """Append an event with the current time. `seen` contains the event even if `add` raises OSError."""

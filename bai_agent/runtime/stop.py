@@ -24,8 +24,8 @@ class StopReason:
     """Time at which the machine will be terminated (`time.monotonic()`). None if only the job's limits
     apply."""
     by_store: bool = False
-    """Whether the reason was read from the job store. The user then waits for the result in the store, which
-    is reachable."""
+    """Whether the reason to end the run was read from the job store. If so, the store is reachable, and the
+    user waits for the result in the store."""
 
 
 class RunEndedError(Exception):
@@ -101,8 +101,8 @@ class StopMonitor:
         return self.reason() is not None
 
     def abandoned(self) -> bool:
-        """Return whether the job was cancelled or the agent was told to stop. The rest of this run is then
-        not needed.
+        """Return whether the job was cancelled or the agent was told to stop. After a cancel or a stop, the
+        rest of the run is not needed.
 
         Returns True even if another source gave an earlier reason to end the run.
         """
@@ -113,8 +113,8 @@ class StopMonitor:
         """Return the earliest time at which the machine will be terminated (`time.monotonic()`); None if no
         such time is known.
 
-        The time is returned even if another source gave an earlier reason, because the machine of a cancelled
-        job can be terminated too.
+        The time of the termination is returned even if another source gave an earlier reason to end the run.
+        The machine of a cancelled job can be terminated too.
         """
         self._look_again()
         return self._deadline

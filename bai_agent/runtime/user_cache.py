@@ -2,9 +2,9 @@
 query the same programs again.
 
 <cache>/bai/answers/<digest of the question>.json contains an answer and the time stamps of the files on which
-the answer depends. The answer is valid while these files are unchanged. An answer is not stored if one of the
-files is so new that a later change could have the same time stamp. An answer is not flushed to the disk.
-After a power loss, the program is possibly queried again.
+the answer depends. An answer is valid while the files on which the answer depends are unchanged. An answer is
+not stored if one of these files is so new that a later change could have the same time stamp. An answer is
+not flushed to the disk. After a power loss, the program is possibly queried again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bai_agent.job.run_directory import make_folder, read_json
 from bai_agent.light_dataclass import asdict, dataclass
 
 _SETTLED_S = 2.0
-"""If a file is at least this old, a further change gives it another time stamp on any file system
-(seconds)."""
+"""Minimum age of a file (seconds) at which a further change gives the file another time stamp on any file
+system."""
 
 _MOST_ANSWERS = 50
 

@@ -232,7 +232,7 @@ def test_a_checkpoint_with_wrong_checksums_is_replaced_by_the_previous_one(tmp_p
     assert resumed(rundir) == ["", "checkpoint-0-0", "checkpoint-0-0"]
     warnings = [each for each in result_of(rundir)["warnings"] if "checkpoint" in each]
     assert warnings == [
-        "The files of checkpoint-1-0 differ from its marker: checkpoint-0-0 is taken instead."
+        "The files of checkpoint-1-0 differ from its marker: checkpoint-0-0 is tried instead."
     ]
 
 

@@ -449,7 +449,7 @@ def test_the_status_of_a_dead_agent_suggests_a_command(cli: LocalCli) -> None:
     made.measures("loss", 0.5, 0.25, units="nats")
     (made.node / "agent.log").write_text(
         "2026-11-20T21:31:50.123Z INFO bai_agent.phases.run it begins\n"
-        "2026-11-20T21:31:51.123Z ERROR bai_agent.cli the agent met an error of its own\n"
+        "2026-11-20T21:31:51.123Z ERROR bai_agent.cli internal error of the agent\n"
         "Traceback (most recent call last):\nOSError: \x1b[2Jno room\n\n"
     )
 

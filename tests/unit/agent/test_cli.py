@@ -27,4 +27,4 @@ def test_an_internal_error_of_the_agent_has_its_own_exit_code(error: str) -> Non
     )
 
     assert child.returncode == 5
-    assert child.stderr.endswith(f"bai-agent: an error of its own: {error}: something broke\n")
+    assert child.stderr.endswith(f"bai-agent: internal error: {error}: something broke\n")

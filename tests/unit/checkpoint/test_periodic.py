@@ -114,7 +114,8 @@ def test_a_missing_checkpoint_folder_causes_a_warning(make: MakeThread, folder: 
     (message,) = warnings(end(make()))
 
     assert (
-        message == f"A checkpoint was not kept: {folder}: No such file or directory; there is none before it."
+        message
+        == f"A checkpoint was not kept: {folder}: No such file or directory; there is no earlier checkpoint."
     )
 
 
@@ -199,7 +200,7 @@ def test_a_last_upload_that_runs_out_of_time_writes_no_marker_and_is_reported(
     events = end(threads[0])
 
     assert warnings(events) == [
-        "A checkpoint of 7 bytes was not kept: there was no time left; there is none before it."
+        "A checkpoint of 7 bytes was not kept: there was no time left; there is no earlier checkpoint."
     ]
     assert record.numbers() == []
     assert names(events) == []

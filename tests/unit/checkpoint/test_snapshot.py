@@ -109,7 +109,7 @@ def test_a_folder_that_changes_all_the_time_is_named(folder: Path) -> None:
     def go_on(_: float) -> None:
         save(folder / "log.txt", "line", age_s=0)
 
-    with pytest.raises(CheckpointError, match=r"log\.txt was written to at each look"):
+    with pytest.raises(CheckpointError, match=r"log\.txt was written to at every check"):
         take(folder, sleep=go_on, for_s=0.2)
 
 

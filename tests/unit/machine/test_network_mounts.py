@@ -170,8 +170,8 @@ def test_two_concurrent_jobs_cannot_mount_at_the_same_folder(
     late = refusal(nfs(target), other, port=port)
 
     # Then it is refused, and unmounts nothing
-    assert early.endswith("cannot be mounted: another job mounts there at this moment.")
-    assert late.endswith("cannot be mounted: another file system is mounted there.")
+    assert early.endswith("cannot be mounted: another job is mounting a file system at this target.")
+    assert late.endswith("cannot be mounted: another file system is mounted at this target.")
     unmount_all(other)
     assert is_mounted(str(target))
 
@@ -239,7 +239,7 @@ def test_a_file_system_mounted_by_another_program_is_left_alone(
     target.mkdir()
     subprocess.run(["/bin/mount", "-t", "tmpfs", "other", target], check=True, timeout=60)
 
-    assert "another file system is mounted there" in refusal(nfs(target), record, port=port)
+    assert "another file system is mounted at this target" in refusal(nfs(target), record, port=port)
 
     unmount_all(record)
     assert is_mounted(str(target))
@@ -279,7 +279,7 @@ def test_targets_that_are_not_new_or_empty_folders_are_refused(
     assert said(for_all / "theirs").startswith(
         f"{start}T/for all/theirs cannot be mounted: another user could replace folders in T/for all."
     )
-    own = f"{start}T{{}} cannot be mounted: the folder contains the run directory T/run, or is in it."
+    own = f"{start}T{{}} cannot be mounted: the folder is above or inside the run directory T/run."
     assert said(tmp_path) == own.format("")
     assert said(tmp_path / "run/in") == own.format("/run/in")
     assert not record.exists()

@@ -309,7 +309,7 @@ def test_a_zip_archive_with_contradicting_names_is_damaged(tmp_path: Path, landi
 def test_a_zip_member_without_a_name_is_refused(tmp_path: Path, landing: Landing) -> None:
     content = zip_bytes(name=b"x").replace(b"name", b"\0ame")
 
-    with pytest.raises(PullError, match="refused: it would replace the folder itself"):
+    with pytest.raises(PullError, match="refused: the member would replace the folder itself"):
         unpack(archive(tmp_path, content), landing)
 
 
