@@ -63,18 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--dir", type=Path, help="the run directory (default: the job's place in its [store], else ./JOB-ID)"
     )
     command.add_argument(
-        "--detach", action="store_true", help="return as soon as the agent runs, in a session of its own"
+        "--detach", action="store_true", help="return as soon as the agent runs, in its own session"
     )
     command.add_argument(
         "--quiet", action="store_true", help="do not show the benchmark's output and the agent's log"
     )
     command.add_argument(
-        "--rank", type=_rank, default=0, metavar="N", help="which of the job's machines this is (default: 0)"
+        "--rank", type=_rank, default=0, metavar="N", help="number of this machine in the job (default: 0)"
     )
     command.add_argument(
         "--instance-id",
         metavar="ID",
-        help="this EC2 instance; the run waits for its GPUs and disks to be ready",
+        help="id of this EC2 instance; the run waits for the instance's GPUs and disks",
     )
     command.add_argument(
         "--launch",
@@ -86,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     command = commands.add_parser("shell", help="open a shell in a run directory of this machine")
     command.add_argument("directory", type=Path, metavar="DIR", help="the run directory")
-    command.add_argument("--rank", type=_rank, default=0, metavar="N", help="its node (default: 0)")
+    command.add_argument(
+        "--rank", type=_rank, default=0, metavar="N", help="number of the job's node (default: 0)"
+    )
     options = parser.parse_args(arguments)
     redactor = Redactor()
 
@@ -146,7 +148,9 @@ def run_job(
     job = read_job(descriptor)
     record = _record_of(job)
     if node.rank >= job.strategy.nodes and not job.is_elastic:
-        raise DescriptorError(f"--rank {node.rank}: this job has {job.strategy.nodes} nodes, counted from 0")
+        raise DescriptorError(
+            f"--rank {node.rank}: this job has only {job.strategy.nodes} nodes, and ranks begin at 0"
+        )
     rundir = RunDir(_directory(job, record, directory, rank=node.rank))
     _make(rundir, record)
     if detach:

@@ -1,8 +1,8 @@
-"""Reads JSON that another process wrote into an instance of one of bai's dataclasses. Every error names the
+"""Converts JSON from another process into an instance of one of bai's dataclasses. Every error names the
 object and the key.
 
-A field's type determines the type of its value, and a `Rule` in its annotation adds constraints. Keys that a dataclass
-does not have are ignored, because another version may have written them.
+A field's type determines the type of its value, and a `Rule` in its annotation adds constraints. Keys that a
+dataclass does not have are ignored, because another version of bai may have written these keys.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def write(path: str, text: str, flags: int = os.O_WRONLY) -> None:
 
 
 def keep_account(text: str) -> None:
-    """Write the state in place, into blocks that the file already has, because the disk may be full."""
+    """Write the state into blocks that the file already has, because the disk may be full."""
     write(STATE + "deadline", text, os.O_WRONLY | os.O_CREAT)
 
 

@@ -152,8 +152,8 @@ def listed(url: str) -> int:
 
 
 def clock(url: str) -> int:
-    """Compare our clock with S3's clock. The request is not signed, because a wrong clock would spoil the
-    signature, and even a refusal contains S3's time."""
+    """Compare our clock with S3's clock. The request is not signed, because a wrong clock would make the
+    signature invalid. Even a refusal contains S3's time."""
     base, path = place(split(url)[0], "")
     try:
         with open_url(base + path, method="HEAD", timeout_s=TIMEOUT) as answer:
@@ -245,7 +245,7 @@ def refused(status: int, headers: Message, body: bytes, url: str) -> FetchError:
         _learned["region"] = elsewhere
         return FetchError(UNREACHABLE if status <= 400 else DENIED, sentence)
     if status == 403:
-        return FetchError(DENIED, f"{sentence}; may the instance's role read it?")
+        return FetchError(DENIED, f"{sentence}; may the instance's role read this object?")
     if status == 404:
         return FetchError(MISSING, sentence)
     return FetchError(UNREACHABLE, sentence)
@@ -275,7 +275,9 @@ def metadata(path: str, token: Optional[str]) -> str:
         sentence = f"the metadata service cannot be reached: {getattr(error, 'reason', error)}"
         raise FetchError(UNREACHABLE, sentence) from error
     if answer.code == 404 and "security-credentials" in path:
-        sentence = "the instance has no role's credentials; was it launched with an instance profile?"
+        sentence = (
+            "the instance has no credentials of a role; was the instance launched with an instance profile?"
+        )
         raise FetchError(DENIED, sentence)
     raise FetchError(UNREACHABLE, f"the metadata service answered {answer.code} for {path}")
 

@@ -193,7 +193,7 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
         return  # the start of the benchmark reports the error
     if working.is_relative_to(folder) or ctx.rundir.path.is_relative_to(folder):
         raise _bad(
-            f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name a folder inside it, or elsewhere'
+            f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name a subfolder, or a folder elsewhere'
         )
     try:
         with user_rights(user):
@@ -327,8 +327,8 @@ def _restorer(ctx: RunContext, folder: Path, user: User | None, record: Checkpoi
 
 
 def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
-    """Return the job store's answer to a request. If the store is unreachable, the request is retried within
-    `limits.pull_timeout`. Raises RunEndedError."""
+    """Return the result of a request to the job store. If the store is unreachable, the request is retried
+    within `limits.pull_timeout`. Raises RunEndedError."""
     try:
         return ask_patiently(
             ask, patience=ctx.job.limits.pull_timeout, check=ctx.watch.raise_reason, clock=ctx.clock

@@ -154,8 +154,8 @@ def _require_readable(marker: CheckpointMarker) -> None:
     size = len(marker_bytes(marker)) + _SECONDS_BYTES
     if size > LARGEST_OBJECT:
         raise CheckpointError(
-            f"the list of its {len(marker.files):,} files has {size:,} bytes, and at most {LARGEST_OBJECT:,} can be read again; "
-            "save fewer files, or under shorter names"
+            f"the list of its {len(marker.files):,} files has {size:,} bytes, but may have at most {LARGEST_OBJECT:,}; "
+            "save fewer files, or use shorter names"
         )
 
 

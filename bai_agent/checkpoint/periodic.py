@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _SETTLE_S = 10.0
-"""Longest wait until nothing is written to the checkpoint folder (seconds). If files still change after this
-time, the checkpoint is skipped."""
+"""Longest wait until nothing is written to the checkpoint folder (seconds). The checkpoint is skipped if
+files still change after this wait."""
 _SKIPPED = 5
 """Maximum number of names of skipped files in a warning."""
 

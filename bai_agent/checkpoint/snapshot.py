@@ -2,8 +2,8 @@
 
 Each file gets a hard link in the run directory, so the file's content remains even if the benchmark renames
 or deletes the file. The folder is listed before and after the links are made, and the two listings must be
-equal. A file that is rewritten in place is only detected by its size and time, which are checked again after
-the upload.
+equal. A file that is rewritten in place is detected only by its size and time. Size and time are checked
+again after the upload.
 """
 
 from __future__ import annotations

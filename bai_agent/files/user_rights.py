@@ -69,7 +69,7 @@ def folder_owner(folder: Path) -> User | None:
     """Return the owner of `folder` if this process runs as root and the owner is another user. Return None
     otherwise.
 
-    None is also returned if `folder` does not exist. The owner must not be able to write in the parent of
+    Also return None if `folder` does not exist. The owner must not be able to write in the parent of
     `folder`.
     """
     if os.geteuid() != 0:

@@ -55,7 +55,7 @@ class Gpus:
             import pynvml
         except ImportError:
             log.warning(
-                "host metrics: there is a GPU, but nvidia-ml-py is not installed; its figures are left out"
+                "host metrics: there is a GPU, but nvidia-ml-py is not installed; GPU metrics are left out"
             )
             return
         try:

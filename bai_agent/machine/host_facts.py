@@ -28,8 +28,8 @@ _BUSY_SECONDS = 2.0
 """Minimum total processor time of a process that distorts a measurement (seconds). A process with less
 processor time is possibly new and ends soon."""
 _BUSY_SHARE = 0.1
-"""If other processes use less than this share of all processors, they do not disturb a benchmark that leaves
-some processors free."""
+"""Share of all processors below which other processes do not disturb a benchmark that leaves some processors
+free."""
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp")
 """Drivers whose usual governor "powersave" reaches full speed:
 https://docs.kernel.org/admin-guide/pm/intel_pstate.html

@@ -182,7 +182,7 @@ class ThisJob:
 
 
 def _is_trusted(name: str) -> bool:
-    """Return whether this user or root listens at an abstract name. Return False if connections to the name
+    """Return whether this user or root listens on an abstract socket. Return False if connections to the name
     are forbidden. Raises OSError.
 
     Raises ConnectionRefusedError if the socket is no longer listening, and BlockingIOError if its queue is

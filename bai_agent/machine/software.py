@@ -137,7 +137,7 @@ def _launcher_files(python: str) -> list[str] | None:
 
 
 def _ask_python(python: str, *, env: Mapping[str, str], user: User | None) -> tuple[Facts, list[str]]:
-    """Return the facts of a Python, and the paths that they depend on. Raises NoAnswerError."""
+    """Return the facts of a Python, and the paths on which these facts depend. Raises NoAnswerError."""
     quiet = {**env, "PYTHONDONTWRITEBYTECODE": "1"}
     said = ask([python, "-c", DESCRIBE_PYTHON], env=quiet, user=user, timeout_s=CHILD_SECONDS)
     about = read_description(said.text, python=python)

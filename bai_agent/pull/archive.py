@@ -44,8 +44,8 @@ _LZMA_MEMORY = WINDOW_LIMIT + (16 << 20)
 """Memory limit of liblzma (bytes): the window and liblzma's own overhead."""
 _CHUNK = 64 << 10
 TOO_LARGE = (
-    f"asks for more memory to be unpacked than the {WINDOW_LIMIT >> 20} MiB that are allowed; "
-    "pack it again with a smaller window or dictionary"
+    f"needs more than the allowed {WINDOW_LIMIT >> 20} MiB of memory to be unpacked; "
+    "pack the archive again with a smaller window or dictionary"
 )
 
 
@@ -156,8 +156,7 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
 def _pass_over_content(tar: tarfile.TarFile) -> None:
     """Skip the unread content of the last member except for one byte, which tarfile's `next` needs.
 
-    Without `_pass_over_content`, tarfile would try to skip the full size in the header of a truncated
-    archive.
+    tarfile itself would try to skip the full size that a member's header states, even in a truncated archive.
     """
     stream = tar.fileobj
     assert stream is not None
@@ -255,7 +254,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise ArchiveError("needs more memory to be unpacked than there is") from error
+        raise ArchiveError("needs more memory to be unpacked than is available") from error
     except tarfile.ReadError as error:
         raise ArchiveError(
             "is not an archive that can be unpacked (tar, tar.gz, tar.bz2, tar.xz, tar.zst, zip), or damaged"
@@ -360,7 +359,7 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
         import zstandard
     except ImportError as error:
         raise ArchiveError(
-            "is a zstd archive, and this Python lacks the package zstandard; install it"
+            "is a zstd archive, and this Python lacks the package zstandard; install zstandard"
         ) from error
     reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
     return cast(IO[bytes], _Zstd(reader, zstandard.ZstdError))

@@ -83,7 +83,7 @@ class HttpOrigin:
     def __init__(self, source: Source, watch: PullWatch) -> None:
         if source.directory:
             raise PullError(
-                f"{source_name(source.src)}: HTTP knows no folders; name an archive and unpack it"
+                f"{source_name(source.src)}: HTTP has no folders; name an archive, and set unpack"
             )
         self._source = source
         self._src = source_name(source.src)

@@ -42,7 +42,7 @@ def folder_journal(folder: Path) -> Path:
 
 
 def file_journal(target: Path) -> Path:
-    """Return the path of the record for the single file `target`, beside it."""
+    """Return the path of the record beside the single file `target`."""
     name = f".{target.name}{PREFIX}"
     if len(os.fsencode(name)) > _NAME_LIMIT:
         name = f"{PREFIX}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:24]}"

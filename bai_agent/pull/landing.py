@@ -92,8 +92,8 @@ class Landing:
             raise self._file_and_folder(name)
         if os.path.lexists(path) and self._journal.record.owner(self.root, name) is None:
             raise PullError(
-                f"{self.src}: {path} exists, but is not (or no longer) the data that was pulled there; "
-                "move it away, or choose another path"
+                f"{self.src}: {path} exists, but is not pulled data, or has changed since the pull; "
+                "move the file away, or choose another path"
             )
 
     @_as_user
@@ -135,7 +135,8 @@ class Landing:
     def draft(
         self, name: str, *, tag: str | None, size: int | None, part_bytes: int = 0
     ) -> Iterator[PartialFile]:
-        """Open the temporary file for `name`. Content from an earlier attempt is kept if it can be continued.
+        """Open the temporary file for `name`. Content from an earlier attempt is kept if the transfer can be
+        continued.
 
         part_bytes: size of the parts, which can arrive in any order; 0 if the file is written from start to
         end. Without a tag, content from an earlier attempt cannot be recognised, so the file begins empty.
@@ -183,8 +184,8 @@ class Landing:
         mode: int | None = None,
         mtime: float | None = None,
     ) -> None:
-        """Rename a complete temporary file to its final name. The permissions are those in the descriptor, or
-        else the argument `mode`, or else the default of the umask."""
+        """Rename a complete temporary file to its final name. The permissions come from the descriptor,
+        otherwise from the argument `mode`, otherwise from the umask."""
         wanted = self._mode if self._mode is not None else mode
         if wanted is not None:
             os.fchmod(draft.descriptor, wanted)
@@ -317,7 +318,7 @@ class Landing:
 
     def _file_and_folder(self, name: str) -> PullError:
         return PullError(
-            f"{self.src}: {printable(name)} is there as a file and as a folder, which no file system can hold; rename one of them"
+            f"{self.src}: {printable(name)} is there as a file and as a folder, which no file system allows; rename the file or the folder"
         )
 
 
@@ -343,7 +344,7 @@ def disk_problem(src: str, error: OSError, *, root: Path) -> PullError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PullError(
-            f"{src}: {where} cannot be written ({error.strerror}); give the job's user the right, choose another path, "
-            "or, on your own machine, put all absolute paths below a folder of yours with --data-root DIR"
+            f"{src}: {where} cannot be written ({error.strerror}); give the job's user the right to write, choose another path, "
+            "or use --data-root DIR, which puts all absolute paths below a folder of your own machine"
         )
     return PullError(f"{src}: {where}: {error.strerror or error}")

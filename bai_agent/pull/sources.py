@@ -83,7 +83,7 @@ def pull(
 
 
 class _Run:
-    """The threads that pull the sources, and what they have finished."""
+    """The threads that pull the sources, and the sources that these threads have finished."""
 
     def __init__(self, tasks: Sequence[PullTask], before: Mapping[str, object]) -> None:
         self.tasks = tasks
@@ -142,7 +142,7 @@ def _task(source: Source, folders: Mapping[SourceKind, Path], user: User | None)
     path = Path(source.path)
     if "\0" in source.path or ".." in path.parts:
         raise PullError(
-            f'{source_name(source.src)}: the path "{source.path}" has a ".." part; write it without'
+            f'{source_name(source.src)}: the path "{source.path}" has a ".." part; write a path without ".."'
         )
     target = folders[source.kind] / path
     return PullTask(
@@ -161,7 +161,7 @@ def _refuse_conflicts(tasks: Sequence[PullTask]) -> None:
         other = seen.setdefault(task.target, task)
         if other is not task:
             raise PullError(
-                f"{task.tally.src} and {other.tally.src} would both land at {task.target}; give one of them another path"
+                f"{task.tally.src} and {other.tally.src} would both be written to {task.target}; give one of the two another path"
             )
 
 

@@ -298,8 +298,7 @@ class _Runner:
         self._log.write_bytes(b"")
 
     def mark(self, venv: Path) -> None:
-        """Mark all further commands as working on the venv `venv`, so that the processes can be found after a
-        kill."""
+        """Mark all later commands with the venv `venv`, so that their processes can be found after a kill."""
         self._env[RUN_MARKER] = str(venv)
 
     def may_wait(self) -> bool:

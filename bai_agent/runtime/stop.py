@@ -86,7 +86,7 @@ class StopMonitor:
             raise RunEndedError(reason)
 
     def end_generation(self) -> None:
-        """Forget the reason that ended a generation, because it must not end the next generation."""
+        """Forget the reason that ended a generation, because this reason must not end the next generation."""
         self._reason = None
 
     def begin_generation(self, rundir: RunDir) -> None:

@@ -1,10 +1,10 @@
-"""Cache of what programs on this machine have answered, in this user's cache folder. The next run need not
-query the same programs again.
+"""Cache of the answers of programs on this machine, in this user's cache folder. The next run need not query
+the same programs again.
 
 <cache>/bai/answers/<digest of the question>.json contains an answer and the time stamps of the files on which
 the answer depends. An answer is valid while the files on which the answer depends are unchanged. An answer is
 not stored if one of these files is so new that a later change could have the same time stamp. An answer is
-not flushed to the disk. After a power loss, the program is possibly queried again.
+not flushed to the disk. After a power loss, an answer can be missing, and the program is queried again.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class AnswerCache:
         return self._folder / f"{name_digest(json.dumps(question, sort_keys=True).encode())}.json"
 
     def _limit(self) -> None:
-        """Delete the oldest answers above the limit."""
+        """Delete the oldest answers if there are more than `_MOST_ANSWERS`."""
         answers = sorted(self._folder.iterdir(), key=lambda each: each.lstat().st_mtime, reverse=True)
         for each in answers[_MOST_ANSWERS:]:
             each.unlink(missing_ok=True)

@@ -118,7 +118,7 @@ def test_redacting_a_source_address_twice_changes_nothing(scheme: str, rest: str
     [
         (errno.ENOSPC, NoSpaceError, "ran full"),
         (errno.EDQUOT, NoSpaceError, "ran full"),
-        (errno.EROFS, PullError, "give the job's user the right"),
+        (errno.EROFS, PullError, "give the job's user the right to write"),
         (errno.EIO, PullError, "Input/output error"),
     ],
 )
