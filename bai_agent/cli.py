@@ -86,9 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     command = commands.add_parser("shell", help="open a shell in a run directory of this machine")
     command.add_argument("directory", type=Path, metavar="DIR", help="the run directory")
-    command.add_argument(
-        "--rank", type=_rank, default=0, metavar="N", help="number of the job's node (default: 0)"
-    )
+    command.add_argument("--rank", type=_rank, default=0, metavar="N", help="number of the node (default: 0)")
     options = parser.parse_args(arguments)
     redactor = Redactor()
 
@@ -148,9 +146,7 @@ def run_job(
     job = read_job(descriptor)
     record = _record_of(job)
     if node.rank >= job.strategy.nodes and not job.is_elastic:
-        raise DescriptorError(
-            f"--rank {node.rank}: this job has only {job.strategy.nodes} nodes, and ranks begin at 0"
-        )
+        raise DescriptorError(f"--rank {node.rank}: too large for {job.strategy.nodes} nodes, counted from 0")
     rundir = RunDir(_directory(job, record, directory, rank=node.rank))
     _make(rundir, record)
     if detach:

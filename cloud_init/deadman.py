@@ -84,7 +84,7 @@ def end(reason: str) -> None:
     for pause in PAUSES:
         spawn("shutdown", "-h", "now")
         time.sleep(pause)
-    say("shutdown does not end this machine; forcing a power-off")
+    say("shutdown has no effect; forcing a power-off")
     while True:
         spawn("poweroff", "-f")
         time.sleep(10)

@@ -162,7 +162,7 @@ def clock(url: str) -> int:
         raise unreachable(error, url) from error
     date = email.utils.parsedate(date_header or "")
     if not date:
-        raise FetchError(UNREACHABLE, f"{base} sends no valid Date header", final=True)
+        raise FetchError(UNREACHABLE, f"{base} sends no Date header", final=True)
     off = abs(calendar.timegm(date) - time.time())
     if off > RIGHT:
         raise clock_is_wrong(f"S3's says {date_header}", CLOCK if off > SIGNS else CLOCK_OFF)
@@ -228,7 +228,7 @@ def region() -> str:
 def unreachable(error: Exception, url: str) -> FetchError:
     reason = getattr(error, "reason", error)
     if getattr(reason, "verify_code", 0) in CERTIFICATE_TIME:
-        return clock_is_wrong(f"S3's certificate is not valid at that time ({reason})")
+        return clock_is_wrong(f"S3's certificate disagrees ({reason})")
     return FetchError(UNREACHABLE, f"{url} cannot be read: {reason}")
 
 
@@ -245,7 +245,7 @@ def refused(status: int, headers: Message, body: bytes, url: str) -> FetchError:
         _learned["region"] = elsewhere
         return FetchError(UNREACHABLE if status <= 400 else DENIED, sentence)
     if status == 403:
-        return FetchError(DENIED, f"{sentence}; may the instance's role read this object?")
+        return FetchError(DENIED, f"{sentence}; may the instance's role read it?")
     if status == 404:
         return FetchError(MISSING, sentence)
     return FetchError(UNREACHABLE, sentence)
@@ -275,9 +275,7 @@ def metadata(path: str, token: Optional[str]) -> str:
         sentence = f"the metadata service cannot be reached: {getattr(error, 'reason', error)}"
         raise FetchError(UNREACHABLE, sentence) from error
     if answer.code == 404 and "security-credentials" in path:
-        sentence = (
-            "the instance has no credentials of a role; was the instance launched with an instance profile?"
-        )
+        sentence = "the instance has no role; was it launched with an instance profile?"
         raise FetchError(DENIED, sentence)
     raise FetchError(UNREACHABLE, f"the metadata service answered {answer.code} for {path}")
 

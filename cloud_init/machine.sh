@@ -63,7 +63,7 @@ power_off() {
         in_background shutdown -h now
         sleep "$pause"
     done
-    say "shutdown does not end this machine; forcing a power-off"
+    say "shutdown has no effect; forcing a power-off"
     while :; do
         in_background poweroff -f
         sleep 10

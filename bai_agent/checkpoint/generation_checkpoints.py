@@ -267,9 +267,7 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
                 f"the files of {wanted.name} differ from its marker, and another node may have that checkpoint"
             )
         marker = next(older, None)
-        instead = (
-            f"{marker.name} is tried instead" if marker is not None else "there is no earlier checkpoint"
-        )
+        instead = f"{marker.name} is tried instead" if marker is not None else "no earlier checkpoint exists"
         ctx.warn(f"The files of {wanted.name} differ from its marker: {instead}.")
     return 0
 

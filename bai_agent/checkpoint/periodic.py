@@ -265,9 +265,7 @@ class CheckpointThread(threading.Thread):
         """Warn once for consecutive checkpoints that fail for the same reason."""
         if why != self._failure:
             size = f" of {self._held.listing.bytes:,} bytes" if self._held is not None else ""
-            counts = (
-                f"{self._last.name} counts" if self._last is not None else "there is no earlier checkpoint"
-            )
+            counts = f"{self._last.name} counts" if self._last is not None else "no earlier checkpoint exists"
             self._events.put(WarningEvent(message=f"A checkpoint{size} was not kept: {why}; {counts}."))
         self._failure = why
 

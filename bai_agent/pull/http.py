@@ -286,9 +286,7 @@ class HttpOrigin:
                 "check the address, this machine's clock, and SSL_CERT_FILE"
             ) from error
         except socket.gaierror as error:
-            raise _PassingError(
-                "the server's name cannot be resolved; check the name and the network"
-            ) from error
+            raise _PassingError("the server's name cannot be resolved; check name and network") from error
         except TimeoutError as error:
             raise _PassingError("the server does not answer in time") from error
         except ConnectionRefusedError as error:

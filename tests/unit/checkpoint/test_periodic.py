@@ -115,7 +115,7 @@ def test_a_missing_checkpoint_folder_causes_a_warning(make: MakeThread, folder: 
 
     assert (
         message
-        == f"A checkpoint was not kept: {folder}: No such file or directory; there is no earlier checkpoint."
+        == f"A checkpoint was not kept: {folder}: No such file or directory; no earlier checkpoint exists."
     )
 
 
@@ -200,7 +200,7 @@ def test_a_last_upload_that_runs_out_of_time_writes_no_marker_and_is_reported(
     events = end(threads[0])
 
     assert warnings(events) == [
-        "A checkpoint of 7 bytes was not kept: there was no time left; there is no earlier checkpoint."
+        "A checkpoint of 7 bytes was not kept: there was no time left; no earlier checkpoint exists."
     ]
     assert record.numbers() == []
     assert names(events) == []

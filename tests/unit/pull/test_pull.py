@@ -201,7 +201,7 @@ def test_pulled_files_that_the_user_changed_are_not_replaced(tmp_path: Path, bri
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source, job="one")
     (tmp_path / "work/x").write_bytes(b"edited!")
-    with pytest.raises(PullError, match="move it away"):
+    with pytest.raises(PullError, match="move the file away"):
         bring(source, job="two")
     assert (tmp_path / "work/x").read_bytes() == b"edited!"
 
