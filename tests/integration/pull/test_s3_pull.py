@@ -333,7 +333,7 @@ def refuse_content(answer: tuple[int, bytes]) -> Callable[[str, str], tuple[int,
     ("src", "words"),
     [
         ("s3://bucket/no/such", "no such key"),
-        ("s3://bucket/no/such/", "nothing below"),
+        ("s3://bucket/no/such/", "contains no files"),
         ("s3://no-such-bucket/k", "no bucket of that name"),
         ("s3://no-such-bucket/k/", "no bucket of that name"),
         ("s3:///k", "names no bucket"),
