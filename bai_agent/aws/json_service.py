@@ -30,11 +30,11 @@ _LATER_CODES = (
     "ServiceUnavailableException",
 )
 _ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
-"""For a service whose name in signatures differs from its name in `AWS_ENDPOINT_URL_…`: the second name, by
-the first."""
+"""Names of services in `AWS_ENDPOINT_URL_…`, by the service's name in signatures. Services whose two names
+are equal are not listed."""
 _HOSTS = {"ecr": "api.ecr"}
-"""For a service whose name in signatures differs from the beginning of its host name: that beginning, by the
-name in signatures."""
+"""Beginnings of services' host names, by the service's name in signatures. Services whose host name begins
+with the name in signatures are not listed."""
 
 
 def ask(

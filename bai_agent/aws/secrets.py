@@ -36,7 +36,7 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         return str(answer["Parameter"]["Value"] if is_parameter else answer["SecretString"])
     except (KeyError, TypeError) as error:
         raise SecretError(
-            f'"{reference}" cannot be resolved: the secret holds no text; store the secret as a string'
+            f'"{reference}" cannot be resolved: the secret contains no text; store the secret as a string'
         ) from error
 
 

@@ -29,8 +29,8 @@ STARTUP = Path(__file__).parent / "startup"
 """Folder that is added to PYTHONPATH. The folder's sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
-"""Pythons of the frameworks in AWS's deep learning images. A machine's only Python of this list is the
-benchmark's default Python."""
+"""Pythons of the frameworks in AWS's deep learning images. A Python in this list is the benchmark's default
+Python if no other Python in this list exists."""
 
 _STDBUF_FOLDERS = (
     "/usr/libexec/coreutils",  # Debian, Ubuntu, Fedora, Amazon Linux

@@ -96,7 +96,7 @@ def _version(
 def _require(wanted: int, found: int, what: str) -> None:
     if wanted > found:
         raise SetupError(
-            f"the benchmark's processes are to have {wanted} {what} on this node, which has {found}; "
+            f"the benchmark's processes need {wanted} {what} on this node, which has {found}; "
             "lower hardware.distributed.cpus_per_process or processes_per_instance"
         )
 

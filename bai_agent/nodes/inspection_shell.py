@@ -61,7 +61,7 @@ def _require_own(rundir: RunDir) -> None:
     except OSError as error:
         raise BaiError(f"{rundir.path} cannot be read: {error.strerror}") from error
     if owners != {os.geteuid()}:
-        raise BaiError(f"{rundir.path} belongs to another user, so a shell would obey that user's variables")
+        raise BaiError(f"{rundir.path} belongs to another user, so a shell would use that user's variables")
 
 
 def shell_environment(job: Job, rundir: RunDir, *, rank: int, base: Mapping[str, str]) -> dict[str, str]:

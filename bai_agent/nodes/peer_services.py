@@ -60,7 +60,7 @@ def wait_for_hosts(ctx: RunContext, order: Order) -> None:
         if (words := tries[peer.rank].result()) is not None:
             raise RunEndedError.of(
                 Outcome.JOIN_FAILED,
-                f"{peer.title} did not let node {ctx.node.rank} in by SSH at port {peer.port} within {_LOGIN_S:.0f} s: "
+                f"{peer.title} accepted no SSH login of node {ctx.node.rank} at port {peer.port} within {_LOGIN_S:.0f} s: "
                 f"{words}. Nodes must reach each other on all ports.",
             )
 

@@ -175,7 +175,7 @@ class AnswerPort(threading.Thread):
             self._held.listen(_CONNECTIONS)
             self._selector = selectors.DefaultSelector()
         except OSError:
-            log.exception("the other nodes' questions are not answered")
+            log.exception("requests of other nodes are not answered")
             return
         super().start()
 
@@ -190,7 +190,7 @@ class AnswerPort(threading.Thread):
                 while not self._over.is_set():
                     self._serve(selector)
         except OSError:
-            log.exception("the other nodes' questions are not answered")
+            log.exception("requests of other nodes are not answered")
         finally:
             for each in self._open.values():
                 each.socket.close()

@@ -129,7 +129,7 @@ class GenerationControl:
             # All nodes read the same malformed object, which cannot be replaced, so no generation follows
             # this generation.
             at.decision = NextGeneration(
-                kind=DecisionKind.END, sentence=f"The benchmark is not started again: {error}."
+                kind=DecisionKind.END, sentence=f"The benchmark is not restarted: {error}."
             )
 
     def _settle(self, at: _Place) -> None:

@@ -67,9 +67,7 @@ def keep_artifacts(
             with user_rights(user):
                 matches = list(matching_files(folder, pattern))
         except OSError as error:
-            nothing.append(
-                f'output.artifacts "{pattern}" cannot be looked for in {folder}: {error.strerror}.'
-            )
+            nothing.append(f'output.artifacts "{pattern}" cannot be searched in {folder}: {error.strerror}.')
             continue
         found.update(dict.fromkeys(matches))
         if expected and not matches:

@@ -309,7 +309,7 @@ def _follow(
             _order_stop(ctx, reason, grace=grace)
             give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
         if give_up_at is not None and clock.monotonic() > give_up_at:
-            log.error("the shim did not end the benchmark in time; ending both without it")
+            log.error("the shim did not end the benchmark in time; the agent ends both")
             end_lost(ctx.rundir, started=started)
             return
         clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
@@ -359,7 +359,7 @@ def _order_stop(ctx: RunContext, reason: StopReason, *, grace: timedelta) -> Non
             stacks=reason.outcome is Outcome.NO_OUTPUT,
         )
     except FileNotFoundError:
-        log.warning("%s is gone: the order to stop cannot be written", ctx.rundir.path)
+        log.warning("%s was deleted: the order to stop cannot be written", ctx.rundir.path)
     ctx.events.add(StopEvent(reason=reason.outcome.value, message=reason.message))
 
 

@@ -91,7 +91,7 @@ def missing_dependencies() -> list[str]:
     wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
-        f"there is no {name} for this Python ({python}): {_PARTS[name]}"
+        f"the module {name} is not installed for this Python ({python}): {_PARTS[name]}"
         for name in wanted
         if find_spec(name) is None
     ]

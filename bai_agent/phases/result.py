@@ -1,4 +1,4 @@
-"""Makes the result of a run: `result.json`."""
+"""Writes the result of a run, `result.json`."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _judge(
     """Return this node's outcome, a sentence about the outcome, and the process that failed first, if any.
 
     quote: whether the sentence may quote the benchmark's output. A missing required metric does not change
-    this outcome: all nodes' metrics are checked together later.
+    this outcome. The metrics of all nodes are checked together later.
     """
     outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
     if left is not None:

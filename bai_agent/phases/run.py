@@ -350,7 +350,7 @@ def _extract_rest(ctx: RunContext) -> float:
     ctx.events.add(ExtractionEvent(stalled=not done and not over(), seconds=round(seconds, 3)))
     if seconds >= _LONG_EXTRACTION:
         ctx.warn(
-            f"The output held so many numbers that extracting them went on for {seconds:.0f} s after the benchmark's end."
+            f"The output held so many numbers that their extraction continued for {seconds:.0f} s after the benchmark's end."
         )
     return min(hurry, ctx.drain_deadline())
 

@@ -64,7 +64,7 @@ class RepeatDecision:
         return self._complete > 0 and now - self._since < _SHORT_RUN_SECONDS
 
     def poll(self) -> None:
-        """Read new records. A call costs little, even many times per second."""
+        """Read new records. A call costs so little that many calls per second are possible."""
         if self._repeat is None:
             return
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -143,7 +143,7 @@ class RepeatProgress:
         self._next = 0.0
 
     def poll(self) -> None:
-        """Check whether a new run has started. A call costs little, even many times per second."""
+        """Check whether a new run has started. A call costs so little that many calls per second are possible."""
         repeat, now = self._ctx.job.repeat, self._ctx.clock.monotonic()
         if repeat is None or now < self._next:
             return

@@ -98,7 +98,7 @@ class SpotNotice(Poller):
             moment = datetime.strptime(at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
             left = min(max((moment - self._clock()).total_seconds(), 0.0), _LONGEST_NOTICE_S)
         except (RecordError, ValueError):
-            log.warning("a notice that cannot be read: %r", notice[:200])
+            log.warning("EC2's spot notice cannot be read: %r", notice[:200])
         return StopReason(
             Outcome.INTERRUPTED,
             f"EC2 takes this spot instance back ({action}{f' at {at}' if at else ''}).",

@@ -284,7 +284,7 @@ class Cancel:
         try:
             return self._ask_store()
         except StoreError as error:
-            log.warning("cannot see whether the job was cancelled: %s", error)
+            log.warning("cannot check whether the job was cancelled: %s", error)
             return False
 
 
@@ -306,7 +306,7 @@ class CancelLook(Poller):
             self._ask,
             name="cancel",
             pause_s=lambda: random.uniform(shortest_s, longest_s),  # noqa: S311
-            failure="cannot see whether the job was cancelled",
+            failure="cannot check whether the job was cancelled",
         )
         self._record = record
         self._first_answer_s = first_answer_s
@@ -356,7 +356,7 @@ class DiskFull:
         try:
             free = self._free_bytes(self._folder)
         except OSError as error:
-            log.warning("cannot see how much space is left: %s", error)
+            log.warning("cannot check how much space is left: %s", error)
             return None
         if free >= LOW_DISK_BYTES:
             return None

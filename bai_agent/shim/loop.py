@@ -43,9 +43,7 @@ class Fifo:
             os.mkfifo(path, 0o600)
         except FileExistsError:
             if not stat.S_ISFIFO(os.lstat(path).st_mode):
-                raise FileExistsError(
-                    errno.EEXIST, "something that is not a FIFO is in the way", path
-                ) from None
+                raise FileExistsError(errno.EEXIST, "the path exists and is not a FIFO", path) from None
         self._path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if owner is not None:

@@ -243,7 +243,7 @@ def _bad_interpreter(path: str) -> str:
     with open(path, "rb") as file:
         first = file.readline(4096)
     if not first.startswith(b"#!"):
-        return f"{path} exists, but not the loader that it needs: it was built for another system or architecture."
+        return f"{path} exists, but its loader does not: the program was built for another system or architecture."
     interpreter = first[2:].strip(b" \t\n").split(b" ")[0].decode(errors="replace")
     if interpreter.endswith("\r"):
         return (
@@ -268,7 +268,7 @@ def _other(path: str, error: OSError) -> str:
         return "The benchmark's arguments and environment are longer than the kernel allows; put them into a file."
     if error.errno == errno.ENOEXEC:
         return (
-            f"The benchmark's command {path} is not a program of this machine: a script needs a first line such as "
+            f"The benchmark's command {path} cannot run on this machine: a script needs a first line such as "
             "#!/bin/sh, a binary must be built for this CPU."
         )
     return f"The benchmark's command {path} cannot be executed: {error.strerror}."

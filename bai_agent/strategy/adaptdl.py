@@ -34,11 +34,11 @@ class AdaptDl:
     def check(self, job: Job) -> None:
         if not job.is_elastic:
             raise DescriptorError(
-                "[strategy] min_nodes: adaptdl runs on a range of nodes, but min_nodes is missing; for a fixed number, write that number"
+                "[strategy] min_nodes: adaptdl runs on a range of nodes, but min_nodes is missing; for a fixed number, set it to nodes"
             )
         if job.checkpoint is None or job.checkpoint.shared:
             raise DescriptorError(
-                "[checkpoint]: adaptdl needs a folder whose content is copied to all nodes; add path, and leave out shared"
+                "[checkpoint]: adaptdl needs a folder that bai copies to all nodes; set path, and leave out shared"
             )
 
     def setup(self, job: Job, rank: int) -> Setup:

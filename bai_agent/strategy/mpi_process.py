@@ -245,7 +245,7 @@ def main() -> int:
         process = RankProcess(sys.argv[1:], os.path.join(rundir, "processes", name))
     except OSError as error:
         return _refuse(
-            f"{error.filename or rundir}: {error.strerror}; the process cannot keep its output there"
+            f"{error.filename or rundir}: {error.strerror}; the process cannot write its output there"
         )
     status = process.run()
     if os.WIFSIGNALED(status):

@@ -255,7 +255,7 @@ class Runner:
     def _require_enough(self, missing: list[str]) -> None:
         nodes = self._options.nodes
         if len(missing) == len(nodes):
-            raise RayError(f"Ray's head at {self._node.head} did not name its nodes within {self._limit}")
+            raise RayError(f"Ray's head at {self._node.head} did not report its nodes within {self._limit}")
         said = f"Ray has {len(nodes) - len(missing)} of {len(nodes)} nodes after {self._limit}: {', '.join(missing)} did not join"
         if len(nodes) - len(missing) < self._options.least:
             raise RayError(said)

@@ -55,7 +55,7 @@ def test_ssm_and_secretsmanager_references_are_resolved(environment: dict[str, s
     [
         ("ssm:/nowhere", "ParameterNotFound"),
         ("secretsmanager:nowhere", "ResourceNotFoundException"),
-        ("secretsmanager:binary", "holds no text"),
+        ("secretsmanager:binary", "contains no text"),
     ],
 )
 def test_an_unresolvable_reference_reports_the_reason(

@@ -171,7 +171,7 @@ def test_a_shim_outlives_its_launcher(bench: Bench) -> None:
 def test_a_failed_launch_reports_the_reason_and_may_be_repeated(bench: Bench) -> None:
     bench.rundir.fifo.write_text("in the way")
 
-    with pytest.raises(ShimError, match=r"something that is not a FIFO is in the way.*fifo"):
+    with pytest.raises(ShimError, match=r"the path exists and is not a FIFO.*fifo"):
         bench.launch("true")
 
     bench.rundir.fifo.unlink()

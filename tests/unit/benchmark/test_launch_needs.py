@@ -48,7 +48,7 @@ def test_a_missing_program_names_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.parametrize("needs", [Needs(cpus=100_000), Needs(cores=100_000)])
 def test_more_cpus_than_the_node_has_are_refused(tmp_path: Path, needs: Needs) -> None:
     with pytest.raises(
-        SetupError, match=r"have 100000 (CPUs|cores) on this node, which has \d+; lower .*cpus_per_process"
+        SetupError, match=r"need 100000 (CPUs|cores) on this node, which has \d+; lower .*cpus_per_process"
     ):
         met(Launch(argv=("train",), needs=needs), path=tmp_path, cwd=tmp_path)
 

@@ -38,7 +38,7 @@ def test_a_host_that_refuses_the_login_is_named_in_a_sentence(rundir: RunDir, tm
 
     assert ended.value.reason.outcome is Outcome.JOIN_FAILED
     assert ended.value.reason.message == (
-        "Node 2 (10.0.0.2) did not let node 0 in by SSH at port 4002 within 60 s: root@10.0.0.2: Permission denied "
+        "Node 2 (10.0.0.2) accepted no SSH login of node 0 at port 4002 within 60 s: root@10.0.0.2: Permission denied "
         "(publickey). Nodes must reach each other on all ports."
     )
 

@@ -82,7 +82,7 @@ def test_artifacts_that_cannot_be_searched_cause_a_warning(work: Path) -> None:
     kept, names = keep(work, "x" * 300, "notes.txt")
 
     assert names == ["notes.txt"]
-    assert "cannot be looked for" in kept.warnings[0]
+    assert "cannot be searched" in kept.warnings[0]
 
 
 def test_only_some_of_many_failed_artifacts_are_named(work: Path) -> None:

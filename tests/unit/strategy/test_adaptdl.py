@@ -82,7 +82,7 @@ def test_variables_of_the_job_override_ours_except_for_ranks_and_addresses() -> 
     ("table", "sentence"),
     [
         ({"strategy": StrategyTable(name="adaptdl", nodes=2)}, "min_nodes: adaptdl runs on a range of nodes"),
-        ({"checkpoint": None}, "needs a folder whose content is copied"),
+        ({"checkpoint": None}, "needs a folder that bai copies"),
         ({"checkpoint": Checkpoint(path="/shared", shared=True)}, "leave out shared"),
     ],
 )

@@ -281,7 +281,7 @@ class WithoutNodes:
     ("absent", "sentence"),
     [
         ([WORKER], f"Ray has 1 of 2 nodes after limits.join (600 s): {WORKER} did not join"),
-        ([HEAD, WORKER], "Ray's head at {head} did not name its nodes within limits.join (600 s)"),
+        ([HEAD, WORKER], "Ray's head at {head} did not report its nodes within limits.join (600 s)"),
     ],
 )
 def test_the_nodes_that_are_missing_at_the_limit_are_named(absent: list[str], sentence: str) -> None:
