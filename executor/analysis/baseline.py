@@ -20,8 +20,8 @@ FEWEST = 3
 """Minimum number of runs in a history from which a band can be predicted."""
 MANY_METRICS = 5
 FEWEST_OF_MANY = 8
-"""Minimum number of runs in a history if more than `MANY_METRICS` metrics are judged together. With fewer
-runs, no difference could be significant among so many metrics."""
+"""Minimum number of runs in a history if more than `MANY_METRICS` metrics are judged together. With a shorter
+history, the correction for the number of metrics leaves no difference significant."""
 INSIDE = "within the band"
 _DRIFTS = 0.01
 
@@ -43,8 +43,8 @@ class BandedMetric:
     p: float | None = None
     """p value of the newest value, from the same t distribution as the band."""
     p_corrected: float | None = None
-    """p value corrected (Holm) within the metric's family, which is all metrics with a direction, or all
-    metrics without one."""
+    """p value corrected (Holm) within the metric's family, which is all metrics with `better`, or all metrics
+    without `better`."""
     corrected_for: int = 1
     """Number of metrics in the family for which `p_corrected` is corrected."""
     verdict: str = Verdict.UNKNOWN.value
@@ -75,8 +75,8 @@ class BandedMetric:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict as text for the user. If the verdict would be a difference without the correction for
-        many metrics, the text says so, because one of many metrics may be outside of its band by chance."""
+        """The verdict as text for the user. If only the correction for many metrics makes the verdict `no
+        difference found`, the text says so. One of many metrics may be outside of its band by chance."""
         if self.verdict == Verdict.NONE.value:
             return f"{self.verdict}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict
@@ -105,10 +105,10 @@ class BandedMetric:
         """Return the note for the user that a history is too short."""
         runs = counted(len(self.history), "run")
         if self.p is None:
-            least = f"a band needs at least {FEWEST}, and ten make it useful"
+            least = f"a band needs at least {FEWEST} runs, and is useful from ten runs on"
         else:
             least = f"{self.corrected_for} metrics need at least {FEWEST_OF_MANY}"
-        return f"cannot tell: the history has {runs} with it; {least}"
+        return f"cannot tell: the history has {runs} of this metric; {least}"
 
     @property
     def _verdict(self) -> str:
@@ -217,7 +217,7 @@ def _in_band(
     if len(numbers) < FEWEST:
         return metric
     if len(set(numbers)) == 1:
-        same = "all runs of the history gave the same number: its scatter is taken as that of rounding"
+        same = "all runs of the history gave the same number: their scatter is assumed to be the scatter of rounding"
         metric = replace(metric, notes=(same, *metric.notes))
     band = prediction(numbers, values)
     return replace(metric, low=band.low, high=band.high, p=band.p)
@@ -231,7 +231,7 @@ def _left_out_notes(reasons: Sequence[str]) -> list[str]:
     if not reasons:
         return []
     runs = counted(len(reasons), "run")
-    return [f"{runs} of the history left out, because the metric was another one ({reasons[-1]})"]
+    return [f"{runs} of the history left out, because the metric's definition was different ({reasons[-1]})"]
 
 
 def _unsteady_notes(name: str, runs: Sequence[Run]) -> list[str]:
@@ -249,6 +249,7 @@ def _with_drift(metric: BandedMetric, slope: float) -> BandedMetric:
 
 METHOD = (
     f"Each band is the {(1 - ALPHA) * 100:.0f} % prediction interval for the newest run (Student's t, of logarithms where all values are positive). "
-    "Of healthy runs one in twenty is called better or worse, over all metrics that name their better direction together, and over all others (Holm)."
+    "One in twenty healthy runs is called better or worse by chance. This rate holds over "
+    "all metrics that name their better direction together, and again over all other metrics together (Holm)."
 )
 """Explanation below the table."""

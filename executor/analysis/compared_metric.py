@@ -45,20 +45,19 @@ class MetricComparison:
     from one block."""
     effect: Effect
     p_corrected: float | None = None
-    """p value corrected (Holm) within the metric's family, which is all metrics with a direction, or all
-    metrics without one."""
+    """p value corrected (Holm) within the metric's family, which is all metrics with `better`, or all metrics
+    without `better`."""
     corrected_for: int = 1
     """Number of metrics in the family for which `p_corrected` is corrected. With several arms, the metrics of
     all pairs of arms are counted."""
     drift: SidesDrift | None = None
     """Drift of the two sides, if one side ran after the other; None if the drift cannot be determined."""
     drifts: bool = False
-    """True if the numbers of both sides drift. In that case, the change says nothing about the compared
-    programs."""
+    """True if the numbers of both sides drift; the change then says nothing about the compared programs."""
     verdict: Verdict = Verdict.UNKNOWN
     more_runs: int | None = None
     """Approximate number of further runs per side that are needed for a verdict. None if there is a verdict,
-    or if the number is unknown."""
+    or if the needed number is unknown."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,13 +87,13 @@ class MetricComparison:
         if self.drifts:
             return "because both sides drift; use `bai ab`, whose runs alternate"
         if self.effect.p is None:
-            return "because a side has only one run; take two or more, better five"
+            return "because a side has only one run; make at least two runs per side, better five"
         return None
 
     @property
     def verdict_text(self) -> str:
-        """The verdict as text for the user. If the verdict would be a difference without the correction for
-        the number of metrics, the text says so."""
+        """The verdict as text for the user. If only the correction for the number of metrics makes the
+        verdict `no difference found`, the text says so."""
         if self.verdict is Verdict.NONE and self.effect.excludes_zero:
             return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict.value
@@ -132,14 +131,14 @@ class Incomparable:
 
     name: str
     why: str
-    """Difference between the definitions, or reason why some numbers are only bounds."""
+    """Difference between the definitions, or reason why some numbers are known only as bounds."""
     better: Better | None
     a: tuple[float, str]
     b: tuple[float, str]
     """Headline of side B, and the headline's units."""
     below: tuple[float | None, float | None] = (None, None)
-    """Upper bound of each side's numbers, in the side's units. None for a side that does not have only
-    bounds."""
+    """Upper bound of each side's numbers, in the side's units. None for a side in which any number is
+    exact."""
     differs: bool = True
     """True if the two definitions differ; false if the definitions are the same, but some numbers are only
     bounds."""
@@ -153,7 +152,7 @@ class Incomparable:
     def note(self) -> str:
         if not self.differs:
             return f"not comparable: {self.why}"
-        return f"not comparable, because it is not the same on both sides: {self.why}"
+        return f"not comparable, because the metric is not defined in the same way on both sides: {self.why}"
 
     def as_table(self) -> dict[str, Any]:
         """Return all fields as JSON values, with the keys of a comparison."""
@@ -206,7 +205,7 @@ class ComparedMetrics(Generic[Judged]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether any metric with a direction cannot be judged, because its definitions differ."""
+        """Whether any metric with `better` cannot be judged, because its definitions differ."""
         return any(each.better is not None and not each.both_below for each in self.incomparable)
 
     def tables(self) -> list[dict[str, Any]]:

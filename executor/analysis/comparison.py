@@ -30,7 +30,7 @@ class Comparison(ComparedMetrics[MetricComparison]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether any metric with a direction cannot be judged, because the metric drifts or its definitions
+        """Whether any metric with `better` cannot be judged, because the metric drifts or its definitions
         differ."""
         return super().unjudged or any(each.drifts and each.better is not None for each in self.metrics)
 
@@ -54,8 +54,8 @@ def compare_sides(
     """Compare each side of `others` with the first side. One rate of false alarms applies to all metrics
     together.
 
-    Arms of one job are compared within the job's blocks. earlier_scatter: relative standard deviation of
-    earlier runs, by metric, from which the needed number of runs is estimated.
+    Arms of one job are compared block by block. earlier_scatter: relative standard deviation of earlier runs,
+    by metric. The number of runs that a verdict needs is estimated from this deviation.
     """
     every = [matched(first, other) for other in others]
     judged = _judged_together(every, earlier_scatter or {})
@@ -93,11 +93,11 @@ def _judged_together(
     return [tuple(pair) for pair in judged]
 
 
-_DRIFTS = "both sides drift, by as much as would make half of the change or more: use `bai ab`, whose runs take turns"
+_DRIFTS = "both sides drift, enough to explain half of the change or more: use `bai ab`, whose runs alternate"
 _LEAST = -1 + 1e-15
 """Lower limit for relative changes, so that 1 + change has a logarithm."""
 _Key = tuple[int, str]
-"""Key of a metric of a pair of sides: the pair's number, and the metric."""
+"""Number of a pair of sides, and name of a metric."""
 
 
 def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
@@ -112,13 +112,13 @@ def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricC
         if both[key] <= DRIFTS and drift.explains(_on_scale(each.effect)):
             found[key] = replace(each, drifts=True)
         elif alone := " and of ".join(letter for i, letter in enumerate("AB") if single[key, i] <= DRIFTS):
-            sentence = f"the runs of {alone} drift: their scatter is more than that of the program"
+            sentence = f"the runs of {alone} drift, so they scatter more than the program itself"
             found[key] = replace(each, notes=(*each.notes, sentence))
     return found
 
 
 def _on_scale(found: Effect) -> float:
-    """Return a change on the scale on which its drift is measured."""
+    """Return a relative change as a logarithm, as drifts are measured; return any other change unchanged."""
     return math.log1p(max(found.change, _LEAST)) if found.relative else found.change
 
 
@@ -136,7 +136,7 @@ def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
     notes = [*found.notes, *filter(None, [judgement.note])]
     if found.excludes_zero and not shown and not each.drifts:
         notes.append(
-            f"its interval excludes zero, but one such among {each.corrected_for} metrics may be chance"
+            f"the interval excludes zero, but among {each.corrected_for} metrics one interval may do so by chance"
         )
     return replace(
         each,
@@ -182,22 +182,22 @@ def _second_opinions(found: Effect) -> list[str]:
     if not others:
         return []
     return [
-        f"{' and '.join(others)}, which assume{'s' if len(others) == 1 else ''} less, "
-        f"do{'es' if len(others) == 1 else ''} not agree (p = {found.p:.2g}): look at the runs for outliers; more runs would settle it"
+        f"{' and '.join(others)}, which make{'s' if len(others) == 1 else ''} fewer assumptions, "
+        f"do{'es' if len(others) == 1 else ''} not agree with the t test (p = {found.p:.2g}): look for outliers among the runs, or make more runs"
     ]
 
 
 METHOD = (
-    f"The unit is the run. A and B are the geometric means of their runs' numbers, or the means if some are not positive. Each interval holds the true "
+    f"Each run counts as one number. A and B are the geometric means of their runs' numbers, or the means if some numbers are not positive. Each interval holds the true "
     f"change with {CONFIDENCE * 100:.0f} % confidence (Welch's t, for arms of one job Student's t of the differences within blocks; of logarithms if all "
     f"values are positive). A difference is reported if its interval, corrected for the number of metrics, excludes no change: {ALPHA * 100:.0f} % false "
-    f"alarms over all metrics with a better direction together, and over all others (Holm)."
+    f"alarms over all metrics with a better direction together, and again over all other metrics together (Holm)."
 )
 """Explanation below the table."""
 
 
 ASSUMED_SCATTER = 0.05
-"""Relative scatter of runs that is assumed if the true scatter is unknown. The assumed value is typical of
+"""Relative scatter of runs that is assumed if the true scatter is unknown. A scatter of 5 % is typical of
 single cloud instances."""
 ASSUMED_DIFFERENCE = 0.05
 """Relative difference that should be detected if a metric has no tolerance."""
@@ -213,7 +213,7 @@ class _Aim(NamedTuple):
     wanted: str
     scatter: float
     source: str
-    """Where the value of the scatter is from, as part of a sentence."""
+    """Origin of `scatter`, as part of a sentence."""
 
 
 def how_many(
@@ -232,16 +232,16 @@ def how_many(
         else _absolute_aim(numbers[0], found, tolerance)
     )
     if aim is None:
-        return None, f"{one}five runs per side would show it"
+        return None, f"{one}five runs per side would show the scatter"
     if not aim.difference > 0:
-        return None, f"{one}no number of runs shows that there is no difference at all"
+        return None, f"{one}no number of runs can confirm a tolerance of zero"
     paired = found.paired and bool(found.scatter)
     needed = runs_needed(scatter=aim.scatter, difference=aim.difference, paired=paired)
     if needed is None:
         return None, f"{one}more than 10,000 runs per side would be needed for {aim.wanted}, {aim.source}"
     more = needed - fewest
     if more <= 0:
-        near = "the change is too near to that for a verdict"
+        near = "the change is too close to this difference for a verdict"
         return None, f"{aim.wanted} would be found with these runs, {aim.source}: {near}"
     runs = f"about {more:,} more run{'s' if more > 1 else ''} per side"
     return more, f"{one}{runs} would show {aim.wanted}, {aim.source}"

@@ -1,5 +1,5 @@
 """Parses and judges the conditions of `--fail-if 'throughput < -5%'`. A condition is about the change of one
-metric. It consists of three words: metric, comparison operator and bound."""
+metric, and consists of three words: metric, comparison operator and bound."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Condition:
         return found
 
     def is_met(self, found: MetricComparison | BandedMetric, *, p: float) -> bool:
-        """Return whether the change meets the condition. Unless the bound also allows no change at all, the
-        change must be significant. p: p value, corrected for all conditions. Raises UsageError."""
+        """Return whether the change meets the condition. The change must be significant, unless the bound
+        also allows no change at all. p: p value, corrected for all conditions. Raises UsageError."""
         if self.relative and not found.relative:
             raise UsageError(
-                f'--fail-if "{self.text}": not all values of {self.metric} are positive, so that its change is no share of them; '
-                "write the bound in its units, without %"
+                f'--fail-if "{self.text}": not all values of {self.metric} are positive, so the change is no percentage; '
+                "write the bound in the metric's units, without %"
             )
         in_units = found.relative and not self.relative
         change = found.centre_b - found.centre_a if in_units else found.change
@@ -83,8 +83,8 @@ def judge(
 ) -> list[Judgement]:
     """Return whether each condition holds in each comparison. Raises UsageError.
 
-    p values are corrected (Holm) over all metrics that conditions name, in all comparisons together, so that many conditions
-    fail healthy runs no more often than one.
+    p values are corrected (Holm) over all metrics that conditions name, in all comparisons together. Many
+    conditions therefore fail healthy runs no more often than a single condition.
     """
     cases = [(each, i, each.of(comparison)) for each in conditions for i, comparison in enumerate(compared)]
     ps = {

@@ -1,9 +1,9 @@
 """Finds differences between two sides that may affect their numbers in addition to the change under test:
 differences of machines, software and descriptors.
 
-Differences are shown to the user before any number. Only stable facts of a machine are compared: types,
-models, versions, settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) are
-not compared, because users soon overlook what is shown every time.
+The user sees the differences before the numbers of the comparison. Only stable facts of a machine are
+compared: types, models, versions, settings. Facts that vary from run to run (load, current clock rates, free
+bytes, ids) are not compared, because users soon overlook what is shown every time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Computes the change between two samples of runs and its confidence interval: Welch's interval or, for
-differences within blocks, Student's.
+"""Computes the change between two samples of runs and its confidence interval. The interval is Welch's t
+interval or, for differences within blocks, Student's t interval.
 
 A sample contains one number per run, never the values within a run. The values of one run are correlated.
 Tests that treat correlated values as independent find differences that do not exist (Abedi and Brecht, ICPE
@@ -88,8 +88,8 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
 def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
     """Return the change from the runs `a` to the runs `b`, computed within blocks. Runs with the same index
     form a block: they ran shortly after one another. The change is computed from the differences within
-    blocks, on the scale of `effect`, so a drift from block to block does not affect it. n blocks have n - 1
-    degrees of freedom.
+    blocks, on the scale of `effect`, so a drift from block to block does not affect the change. With n
+    blocks, the interval has n - 1 degrees of freedom.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -227,7 +227,7 @@ def _scale_notes(*, relative: bool) -> tuple[str, ...]:
     if relative:
         return ()
     return (
-        "not all of its values are positive, so the change is in its units, because a share of them means nothing",
+        "not all values of the metric are positive, so the change is in the metric's units and not a percentage",
     )
 
 
@@ -238,10 +238,10 @@ def _scatter_notes(a: Sequence[float], b: Sequence[float]) -> tuple[str, ...]:
         return ("all runs of both sides gave the same number",)
     if len(constant) == 2:
         return (
-            "the runs of each side gave one and the same number: their scatter is taken as that of rounding to such steps",
+            "within each side all runs gave the same number: their scatter is assumed to be the scatter of rounding",
         )
     return tuple(
-        f"all runs of side {letter} gave the same number: its scatter is taken as that of rounding to the least step seen"
+        f"all runs of side {letter} gave the same number: their scatter is assumed to be the scatter of rounding to the smallest step between two values"
         for letter in constant
     )
 
@@ -258,8 +258,8 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""Maximum number of arrangements of the runs up to which a test tries all of them. All arrangements are tried
-for up to eight runs per side, or for up to 14 blocks."""
+"""Maximum number of arrangements of the runs up to which a test tries all of them. The maximum suffices for
+eight runs per side, or for 14 blocks."""
 _RANDOM = 9_999
 
 
@@ -298,8 +298,8 @@ def rank_p(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def sign_flip_p(differences: Sequence[float]) -> float | None:
-    """Return the p value of the mean of within-block differences under all changes of their signs; None for
-    fewer than six blocks."""
+    """Return the p value of the mean within-block difference by a sign-flip test; None for fewer than six
+    blocks."""
     import numpy
 
     count = len(differences)
@@ -324,7 +324,7 @@ def signed_rank_p(differences: Sequence[float]) -> float | None:
 
 def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
     """Return the two sides for all arrangements of the runs, or for random arrangements if there are too
-    many. Each arrangement is a row; the first row is the observed one."""
+    many. Each arrangement is a row; the first row is the observed arrangement."""
     import numpy
 
     count = len(a) + len(b)
@@ -347,7 +347,7 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
 
 
 def _share(distances: Any) -> float:
-    """Return the share of distances that are at least as large as the first one, which is the observed
+    """Return the share of distances that are at least as large as the first distance, which is the observed
     distance."""
     seen = distances[0]
     # The last digits are ignored, because sums of the same numbers in another order may differ there.

@@ -28,7 +28,7 @@ def successive_scatter(values: Sequence[float]) -> float | None:
     """Return the relative standard deviation of runs that are given in order of time; None if it cannot be
     computed.
 
-    The deviation is computed from the median step between consecutive runs. So neither a single change among
+    The deviation is computed from the median step between consecutive runs, so neither a single change among
     many runs nor a slow drift affects the deviation.
     """
     if len(values) < 2 or not is_relative(*values):
@@ -89,18 +89,18 @@ def _exp(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SidesDrift:
-    """The trends within two sides that ran one after the other, on the scale on which their change is
-    judged."""
+    """The trends within two sides that ran one after the other: trends of the logarithms if changes are
+    relative, otherwise of the numbers."""
 
     both_p: float
-    """p value of a common trend within the sides."""
+    """p value of the trend that both sides have in common."""
     each_p: tuple[float, float]
     explained: float
     """Change from the first side to the second that the common trend alone would cause."""
 
     def explains(self, change: float) -> bool:
-        """Return whether the trend explains at least half of a change. In that case, the effect of the
-        compared programs is unknown."""
+        """Return whether the trend explains at least half of a change. If so, the effect of the compared
+        programs is unknown."""
         return abs(self.explained) >= abs(change) / 2
 
 

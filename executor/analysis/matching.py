@@ -64,7 +64,7 @@ def why_bounds(*sides: Sequence[RunValue]) -> str | None:
     if not bounds:
         return None
     most = max(bounds, key=lambda each: each.below or 0)
-    return f"a peak {quantity(most.below or 0, most.units, floor=most.below)[0]} cannot be told from that of our shim, which starts the program"
+    return f"a peak {quantity(most.below or 0, most.units, floor=most.below)[0]} cannot be distinguished from the peak of bai's shim, which starts the program"
 
 
 def _definition(value: RunValue) -> dict[str, str]:
@@ -114,7 +114,7 @@ def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
         blocks = [{run.block for run in side} for side in (a, b)]
         both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
         left_out = f"; {all_ - both} left out, because a run failed" if both < all_ else ""
-        return (f"compared within {counted(both, 'block')} of one run of each{left_out}",)
+        return (f"compared within {counted(both, 'block')}, each with one run of both sides{left_out}",)
     times = [[run.started for run in side] for side in (a, b)]
     if 2 <= min(len(a), len(b)) < FEWEST and one_after_the_other(*times):
         return (
@@ -169,15 +169,14 @@ def _incomparable(
 
 
 def _better(a: Sequence[RunValue], b: Sequence[RunValue]) -> Better | None:
-    """Return the metric's better direction, from the first run whose descriptor names one."""
+    """Return the metric's better direction, from the first run whose descriptor names a direction."""
     return next((each.better for each in (*a, *b) if each.better is not None), None)
 
 
 def _within_blocks(
     sides: Sequence[Sequence[Run]], numbers: list[list[float]]
 ) -> tuple[list[list[float]], Effect]:
-    """Return the numbers of the two sides' runs that ran in the same blocks, and the change between the
-    sides."""
+    """Return the numbers of the runs in blocks that both sides have, and the change between the sides."""
     by_block = [
         dict(zip([run.block for run in side], own, strict=True))
         for side, own in zip(sides, numbers, strict=True)
@@ -215,10 +214,12 @@ def _value_notes(
     notes = []
     if any(len(some) < len(side) for some, side in zip(with_it, sides, strict=True)):
         notes.append(
-            f"only {len(with_it[0])} of {len(sides[0])} runs of A and {len(with_it[1])} of {len(sides[1])} of B have it"
+            f"only {len(with_it[0])} of {len(sides[0])} runs of A and {len(with_it[1])} of {len(sides[1])} of B have the metric"
         )
     if first.ranks > 1 and (first.metric is None or first.metric.over_ranks.value == "each"):
-        notes.append(f"its {first.ranks} ranks are averaged, because over_ranks names nothing else")
+        notes.append(
+            f"the mean of {first.ranks} ranks is compared, because over_ranks names no other combination"
+        )
     return notes
 
 

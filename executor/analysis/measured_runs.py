@@ -111,9 +111,9 @@ def runs_of(
     generation: int | None = None,
 ) -> JobRuns:
     """Return the runs of a job. starts: start of the benchmark (ms UTC) by generation (None for the first or
-    only one). The warm-up begins at this start; if it is missing, at the first value. of_one_size: whether to
-    use only generations with the same number of nodes: `nodes`, or the number of the last generation.
-    generation: if set, only values of this generation are used.
+    only one). The warm-up begins at this start; if the start is missing, at the first value. of_one_size:
+    whether to use only generations with the same number of nodes: `nodes`, or the number of nodes of the last
+    generation. generation: if set, only values of this generation are used.
     """
     if result is None:
         return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
@@ -157,14 +157,14 @@ def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size
     taken = sorted(number for number, size in sizes.items() if size == nodes)
     sentences = []
     if wanted is not None and wanted != nodes:
-        sentences.append(f"it has no generation on {counted(wanted, 'node')}")
+        sentences.append(f"no generation ran on {counted(wanted, 'node')}")
     if len(taken) < len(sizes):
         others = ", ".join(
             f"{number} on {counted(size, 'node')}" for number, size in sizes.items() if size != nodes
         )
         listed = ", ".join(map(str, taken))
         sentences.append(
-            f"compared are values of generation {listed} on {counted(nodes, 'node')}; left out: {others}"
+            f"the comparison uses generation {listed} on {counted(nodes, 'node')}; left out: {others}"
         )
     sentence = f"{job_id}: {'; '.join(sentences)}" if sentences else ""
     return _Size(nodes=nodes, generations=frozenset(taken), sentence=sentence)

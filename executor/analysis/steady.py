@@ -1,5 +1,5 @@
-"""Checks whether the values of a metric were steady, to mark runs whose values were still changing, which a
-single headline hides.
+"""Checks whether the values of a metric were steady. Runs whose values were still changing are marked,
+because a single headline hides the change.
 
 The check uses up to 256 values, evenly spread over the run without its warm-up. The values are reduced to 32
 medians of neighbouring values, so that spikes have no effect. A series is marked as unsteady if Pettitt's
@@ -51,8 +51,8 @@ class Unsteady:
         amount = f" by {share:.0%}" if share < 10 else " many times over"
         direction = "rises" if self.change > 0 else "falls"
         if self.trends:
-            return f"not steady: it still {direction} at the end,{amount} over the second half"
-        return f"not steady: it {direction}{amount}, {self.share:.0%} into its values"
+            return f"not steady: still {direction} at the end,{amount} over the second half"
+        return f"not steady: {direction}{amount} after {self.share:.0%} of its values"
 
 
 def unsteady(values: Sequence[float], *, tolerance: float | None = None) -> Unsteady | None:

@@ -12,14 +12,14 @@ from executor.analysis.measured_runs import SUCCEEDED
 from executor.records.counted_values import memory_floor
 
 OUTLIER = 10 * 1.4826
-"""Number of median absolute deviations from the median beyond which a run's time is an outlier. For normal
-noise, the number corresponds to 10 standard deviations. Source of this score: Iglewicz and Hoaglin, "How to
-Detect and Handle Outliers", 1993, with hyperfine's bound."""
+"""Number of median absolute deviations from the median beyond which a run's time is an outlier. For normally
+distributed noise, this limit corresponds to 10 standard deviations. Source of this score: Iglewicz and
+Hoaglin, "How to Detect and Handle Outliers", 1993, with hyperfine's bound."""
 _FEWEST = 5
 """Minimum number of runs among which outliers are searched."""
 RESOLUTION = 0.001
-"""Shortest time that can be measured well (seconds). Shorter times are mostly the start of a process, which
-varies by tenths of a millisecond."""
+"""Shortest time that can be measured well (seconds). Times below this limit are mostly the start of a
+process, which varies by tenths of a millisecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,22 +130,22 @@ def _outlier_doubts(times: CommandTimes, *, warmup: int, prepares: bool) -> Iter
     if outliers:
         slowest = duration(max(times.walls[each] for each in outliers))
         yield (
-            f"{len(outliers)} of {len(times.walls)} runs took much longer or shorter than the others (up to {slowest}): "
-            f"a quiet machine, or --exclusive, helps; the median is {duration(times.median)}"
+            f"{len(outliers)} of {len(times.walls)} runs took much longer or shorter than the other runs (up to {slowest}): "
+            f"use a quiet machine or --exclusive; the median is {duration(times.median)}"
         )
 
 
 def _start_doubts(times: CommandTimes, *, shell: bool) -> Iterator[str]:
     if shell and times.median < 5 * RESOLUTION:
-        yield "the shell's own start is in it, a millisecond or so: without --shell it is not"
+        yield "the time includes the start of the shell, about a millisecond: run without --shell to exclude the start"
     elif times.median < RESOLUTION:
-        yield "it takes less than 1 ms, most of which is the start of the process: let the command repeat its work itself"
+        yield "the command takes less than 1 ms, most of which is the start of the process: let the command repeat its work"
 
 
 def _failure_doubts(times: CommandTimes) -> Iterator[str]:
     if codes := [each for each in times.exit_codes if each]:
         listed = ", ".join(map(str, sorted(set(codes))))
-        yield f"{len(codes)} of {len(times.walls)} runs exited with code {listed}, which --ignore-failure lets count"
+        yield f"{len(codes)} of {len(times.walls)} runs exited with code {listed}, which --ignore-failure accepts"
 
 
 def duration(seconds: float, *, like: float | None = None) -> str:

@@ -247,7 +247,7 @@ def test_memory_peaks_known_only_as_bounds_give_no_verdict(cli: LocalCli) -> Non
     code, memory, screen = compared("a", "b")
     assert (code, memory["verdict"], memory["change"]) == (0, "not comparable", None)
     assert re.search(r"rss.* below [0-9.]+ MiB +below [0-9.]+ MiB", screen), screen
-    assert "cannot be told from that of our shim" in screen
+    assert "cannot be distinguished from the peak of bai's shim" in screen
     # More than the bound may be worse by any amount: cannot be judged.
     code, memory, screen = compared("a", "large")
     assert (code, memory["verdict"]) == (2, "not comparable")

@@ -260,7 +260,7 @@ def test_arms_of_one_job_are_compared_within_their_blocks() -> None:
 
     assert apart.verdict is Verdict.NONE
     assert compared.metrics[0].verdict is Verdict.BETTER
-    assert compared.notes == ("compared within 6 blocks of one run of each",)
+    assert compared.notes == ("compared within 6 blocks, each with one run of both sides",)
     # A block with a failed run is left out
     fewer = compare(a[1:], b)
     assert len(fewer.metrics[0].b) == 5
@@ -434,7 +434,7 @@ def test_metrics_of_one_side_and_missing_runs_are_named() -> None:
 
 def test_a_note_names_runs_whose_values_had_not_settled() -> None:
     metric = Metric(name="m", pattern="x")
-    value = RunValue(value=1.0, count=9, metric=metric, unsteady="not steady: it still rises")
+    value = RunValue(value=1.0, count=9, metric=metric, unsteady="not steady: still rises")
 
     (found,) = compare([Run(job_id="job-7", values={"m": value})], runs("m", 1, 2)).metrics
 
@@ -489,4 +489,4 @@ def test_memory_peaks_known_only_as_bounds_are_reported_as_not_comparable(
         assert found.metrics == ()
         assert (found.worse, found.unjudged) == (False, unjudged)
         assert found.tables()[0]["verdict"] == "not comparable"
-    assert "a peak below 10.0 MiB cannot be told from that of our shim" in on_page(compared)
+    assert "a peak below 10.0 MiB cannot be distinguished from the peak of bai's shim" in on_page(compared)

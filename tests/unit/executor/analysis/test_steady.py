@@ -54,11 +54,11 @@ def test_spikes_are_seldom_marked(count: int) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda share: 60 * share, "it still rises at the end"),
-        (lambda share: -60 * share, "it still falls at the end"),
-        (lambda share: 10 * (share > 0.5), "it rises by"),
-        (lambda share: 10 * (share > 0.75), "it rises by"),
-        (lambda share: -80 * (1 - math.exp(-9 * share)), "it falls"),
+        (lambda share: 60 * share, "still rises at the end"),
+        (lambda share: -60 * share, "still falls at the end"),
+        (lambda share: 10 * (share > 0.5), "rises by"),
+        (lambda share: 10 * (share > 0.75), "rises by"),
+        (lambda share: -80 * (1 - math.exp(-9 * share)), "falls"),
     ],
 )
 def test_unsteady_series_are_marked(change: Callable[[float], float], word: str) -> None:

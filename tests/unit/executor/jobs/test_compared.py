@@ -222,9 +222,9 @@ def test_only_generations_with_as_many_nodes_as_the_last_are_compared(tmp_path: 
     values = [(side.runs[0].values["loss"].value, side.runs[0].values["wall time"].value) for side in sides]
     assert values == [(3.0, 13.0), (0.0, 10.0), (0.0, 10.0)]
     assert [side.left_out for side in sides] == [
-        ["a: compared are values of generation 1, 3 on 2 nodes; left out: 0 on 4 nodes, 2 on 4 nodes"],
-        ["b: compared are values of generation 0 on 2 nodes; left out: 1 on 4 nodes, 2 on 3 nodes"],
-        ["c: it has no generation on 2 nodes"],
+        ["a: the comparison uses generation 1, 3 on 2 nodes; left out: 0 on 4 nodes, 2 on 4 nodes"],
+        ["b: the comparison uses generation 0 on 2 nodes; left out: 1 on 4 nodes, 2 on 3 nodes"],
+        ["c: no generation ran on 2 nodes"],
     ]
     assert [side.jobs[0].machines for side in sides] == ["2 nodes", "2 nodes", "4 nodes"]
 

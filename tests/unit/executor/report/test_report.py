@@ -399,7 +399,7 @@ def test_unsteady_series_are_marked(tmp_path: Path) -> None:
 
     falls, settled = (part.lines[0].unsteady for part in made.metrics)
     assert falls is not None
-    assert falls.startswith("not steady: it still falls at the end")
+    assert falls.startswith("not steady: still falls at the end")
     assert settled is None
     assert html_report(made).count("not steady") == markdown_report(made).count("not steady") == 1
 

@@ -415,5 +415,5 @@ def test_a_summary_shows_headline_and_spread_and_names_omissions(tmp_path: Path)
     assert "max 227" in screen
     assert {"headline", "median", "stdev", "p95"} <= set(screen.split())
     assert "warm-up, of throughput (2)" in screen
-    assert "throughput: not steady: it still rises at the end" in screen
+    assert "throughput: not steady: still rises at the end" in screen
     assert "never: all its values (1) are warm-up" in screen
