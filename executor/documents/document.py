@@ -45,7 +45,7 @@ class Fact(NamedTuple):
     text: str
     tone: Tone = ""
     copied: bool = False
-    """Whether users will copy the value. A screen does not wrap values that users will copy."""
+    """Whether users copy the value to use it, as with a command. A screen does not wrap such a value."""
 
 
 class Column(NamedTuple):
@@ -54,8 +54,8 @@ class Column(NamedTuple):
     name: str
     number: bool = True
     drops: int = 0
-    """On a narrow screen, the column with the highest number is dropped first. A column with 0 is never
-    dropped."""
+    """On a narrow screen, the column with the highest number is dropped first. A column with the number 0 is
+    never dropped."""
     least: int = 0
     """Smallest width of the column (characters). The columns of a live table do not move if they have a
     smallest width."""
@@ -128,8 +128,8 @@ class Facts(Block):
     rows: Sequence[Fact]
     caption: str = ""
     more: str = ""
-    """Command that shows all rows, because a renderer can leave rows out. The attribute `more` has this
-    meaning in all blocks."""
+    """Command that shows all rows, because a renderer can leave rows out. In every block, `more` is the
+    command that shows all rows."""
     brief: bool = False
     """Whether the facts are short, so that a page places them side by side."""
 
@@ -218,8 +218,8 @@ class ScalingLine(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPlot(Block):
-    """A plot of the headline over a key of the matrix, as lines with a mark at each point. Lengths are in the
-    units of the plot's box."""
+    """A plot of a metric's headline over the values of a key of the matrix, as lines with a mark at each
+    point. Lengths are in the units of the plot's box."""
 
     kind = "scaling_plot"
     title: Phrase
@@ -276,7 +276,8 @@ class SeriesFigures(NamedTuple):
     """The figures of one series of a metric."""
 
     label: str
-    """Name that distinguishes the series from the metric's other series; empty if there is only one."""
+    """Name that distinguishes the series from the metric's other series; empty if the metric has only one
+    series."""
     headline: str
     what: str
     """How the series' headline was computed, or why there is no headline."""
@@ -357,7 +358,7 @@ class Renderer(ABC, Generic[Piece]):
         yield from ()
 
     def nothing(self, block: Block) -> Iterator[Piece]:
-        """Yield nothing. Used for blocks that only a page shows."""
+        """Yield nothing, for blocks that only a page shows."""
         yield from ()
 
     machines = timeline = tiles = dot_plot = scaling_plot = page_only = nothing

@@ -33,10 +33,10 @@ from executor.quantities import amount, quantity
 _WIDTH, _LEFT, _RIGHT = 640, 72, 120
 _HEIGHT, _TOP, _BOTTOM = 260, 18, 226
 _LINES = 8
-"""Largest number of lines in a plot. Readers could not distinguish more lines."""
+"""Largest number of lines in a plot that readers can distinguish."""
 _METHOD = (
     "Interval: 95 % confidence interval of the mean over runs, or over jobs if there are several rounds. USD: cost of the ended jobs "
-    "until two minutes after their end, maximum cost of the others. USD per unit: for a headline per second, the machines' cost of one."
+    "until two minutes after their end, maximum cost of the other jobs. USD per unit: for a headline in units per second, the machines' cost of one unit."
 )
 
 
@@ -88,7 +88,7 @@ def plan_blocks(rows: Sequence[tuple[str, int, float | None]], *, max_cost: floa
     yield Table(columns, [[Phrase(words), Phrase(str(count)), _dollars(usd)] for words, count, usd in rows])
     total = sum((usd or 0.0) * count for _, count, usd in rows)
     if any(usd is not None for _, _, usd in rows):
-        bound = f"; max_cost lets jobs start up to {max_cost:,.2f} USD" if max_cost is not None else ""
+        bound = f"; with max_cost, jobs start only up to {max_cost:,.2f} USD" if max_cost is not None else ""
         yield Paragraph(f"all jobs together: at most {total:,.2f} USD{bound}")
 
 
@@ -138,8 +138,9 @@ def _dollars(dollars: float | None) -> Phrase:
 
 
 def scaling_plot(compared: GroupComparison) -> ScalingPlot | None:
-    """Return a plot of the headline over a key of the matrix that has numbers. Each combination of the other
-    keys is a line. None if no key has numbers, or if there are fewer than two points."""
+    """Return a plot of the metric's headline over a key of the matrix whose values are numbers. Each
+    combination of values of the other keys is a line. None if no key has numbers, or if there are fewer than
+    two points."""
     key = compared.scale
     points = _points(compared, key) if key is not None else {}
     every = [point for line in points.values() for point in line]

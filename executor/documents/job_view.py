@@ -56,7 +56,7 @@ class JobView:
     command: Callable[..., str] = command
     """Function that returns the command line for a hint, given the words of the command."""
     ending: str | None = None
-    """Reason why the coordinator ends all nodes. None until that reason has been printed."""
+    """Reason why the coordinator ends all nodes. None until the reason has been printed."""
     machine_warnings: Sequence[MachineWarning] = ()
     """Warnings about the job's machines as they were when the job began. Empty until the job has ended."""
     over_runs: list[OverRuns] = field(default_factory=list)
@@ -84,8 +84,8 @@ class JobView:
         )
 
     def remark(self, event: RunEvent) -> Phrase | None:
-        """Return the message that every view prints for an event. None for most events: for example, each
-        view shows phases and pulls in its own way."""
+        """Return the message that every view prints for an event. None for an event that each view shows in
+        its own way, such as a phase or a pull."""
         match event:
             case StopEvent() if not self._is_known_end(event):
                 return Phrase(event.message, "caution")
@@ -102,8 +102,8 @@ class JobView:
         return None
 
     def _is_known_end(self, event: StopEvent) -> bool:
-        """Return whether the reason in a stop event is printed elsewhere: as the coordinator's reason, or in
-        the summary if the benchmark never began."""
+        """Return whether another text gives the reason in a stop event: the coordinator's reason, or the
+        summary if the benchmark never began."""
         return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
 
     @property

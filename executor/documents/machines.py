@@ -1,5 +1,5 @@
-"""Texts about a job's machines: their hardware, their usage, and how much of it was due to bai's own
-programs."""
+"""Texts about a job's machines: their hardware, their usage, and the share of bai's own programs in the
+usage."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> s
     how_long = "" if several else f" for {seconds(nodes[0].benchmark_seconds or 0)}"
     return (
         f"{sentence}: {least}{share} of what {whose} {counted(cpus, 'CPU')} had while the "
-        f"benchmark ran{how_long}; its own start and end are counted in."
+        f"benchmark ran{how_long}; the start and end of bai are included."
     )
 
 
@@ -231,7 +231,7 @@ def _taken(node: OwnUsage) -> float:
 
 def _is_partial(node: OwnUsage) -> bool:
     """Return whether a part of bai's own usage is unknown. If the usage of both extractor and shim is
-    missing, nothing is unknown, because the benchmark did not run."""
+    missing, the benchmark did not run, and no part is unknown."""
     around = [node.extractor, node.shim]
     known = [usage for usage in (node.agent, *around) if usage is not None]
     return any(usage.at_least for usage in known) or (None in around and around != [None, None])

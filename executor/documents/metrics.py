@@ -28,7 +28,7 @@ _NAMED = 6
 _NEVER_SEEN = 10
 
 _FIELDS = {"min": "minimum", "max": "maximum"}
-"""By column, the name of the figure in `Series`, if the names differ."""
+"""Column → name of the figure in `Series`, for columns with another name."""
 _OF_RANKS = ("last", "mean")
 """Figures that are shown for metrics of many ranks."""
 _ORDER = (
@@ -129,8 +129,8 @@ def _headline(series: Series) -> str:
 
 
 def spread_table(every: Sequence[Spread]) -> Table:
-    """Return a table with a row per metric of many ranks. The row shows minimum and maximum over the
-    ranks."""
+    """Return a table with a row for each metric that many ranks report. Each row shows minimum and maximum
+    over the ranks."""
     heads = ("ranks", *(f"{name} of ranks" for name in _OF_RANKS), "mean headline", "count")
     rows = []
     for spread in every:
@@ -256,9 +256,9 @@ def metric_notes(every: Sequence[Series]) -> Notes:
 
 def _notes(every: Sequence[Series]) -> Iterator[Phrase]:
     if warm := _counts({series.name: series.left_out for series in every}):
-        yield Phrase(f"without the first values, which are warm-up, of {warm}", "soft")
+        yield Phrase(f"without the first values, as warm-up: {warm}", "soft")
     if beyond := _counts({series.name: series.beyond for series in every}):
-        text = f"without values beyond {LIMIT:g}, which are recorded and count in no figure, of {beyond}"
+        text = f"without recorded values beyond {LIMIT:g}, which no figure counts: {beyond}"
         yield Phrase(text, "caution")
     if failed := sum(series.of_failed for series in every):
         yield Phrase(f"without {counted(failed, 'value')} of runs that failed", "soft")
@@ -279,8 +279,8 @@ def _unsteady_notes(every: Sequence[Series]) -> Iterator[Phrase]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    """Return the names whose count is greater than 0, each with its count, as text. Empty if there is no such
-    name."""
+    """Return the names whose count is greater than 0, each with its count, as text. Empty if all counts are
+    0."""
     named = [f"{name} ({count:,})" for name, count in counts.items() if count]
     return listed(named, _NAMED)
 
@@ -295,8 +295,8 @@ def _unsteady(series: Series) -> str | None:
 
 
 def unseen_notes(names: Sequence[str], result: JobResult | None, *, most: int = _NEVER_SEEN) -> Notes:
-    """Return notes on metrics without a value. The patterns of these metrics never matched, or matched a text
-    that is not a number."""
+    """Return notes on metrics without a value: metrics whose patterns never matched, or matched a text that
+    is not a number."""
     extracted = result.metrics if result is not None else None
     matched = (extracted.never_numbers if extracted is not None else None) or {}
     found = {name: matched[name] for name in names if name in matched}

@@ -52,11 +52,11 @@ _HEADS = frozenset({"title", "outcome", "heading"})
 _ROWS = 40
 _FACTS = 12
 _LEAST_NAME = 12
-"""Smallest width of the names' column (characters). If there is less room, each name is on a line of its own
-above its numbers."""
+"""Smallest width of the names' column (characters). If the screen leaves less width, each name is on a line
+of its own above its numbers."""
 _NAME_SHARE = 3
-"""On a narrow screen, the names' column can take at most the screen's width divided by this number from the
-other columns."""
+"""On a narrow screen, the names' column can take width from the other columns, up to the screen's width
+divided by this number."""
 _LEAST = 8
 """Smallest width of a name or of a wrapped text (characters)."""
 _LABEL = 9
@@ -90,7 +90,7 @@ class _Shown:
 
 
 class Screen(Renderer[RenderableType]):
-    """Converts blocks to objects that rich can print. The objects are at most `width` characters wide."""
+    """Converts blocks to renderables of the library rich, which are at most `width` characters wide."""
 
     def __init__(self, *, width: int, unicode: bool = True, wraps: bool = True) -> None:
         """wraps: whether sentences are wrapped between words. For a pipe, `wraps` is false, and each sentence
@@ -105,7 +105,7 @@ class Screen(Renderer[RenderableType]):
             console.print(each, soft_wrap=isinstance(each, Text))
 
     def render(self, blocks: Iterable[Block]) -> Iterator[RenderableType]:
-        """Yield the objects of all blocks, with empty lines between some of the blocks."""
+        """Yield the renderables of all blocks. A block of a kind in `_APART` follows an empty line."""
         above = ""
         for block in blocks:
             pieces = list(super().render([block]))

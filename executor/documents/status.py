@@ -155,7 +155,7 @@ def _facts(view: StatusView) -> Iterator[Fact]:
 
 
 def _known_of_run(view: StatusView) -> Iterator[Fact]:
-    """Yield the facts of the job's result or, before there is a result, the current warnings. Then yield the
+    """Yield the facts of the job's result or, before there is a result, the current warnings, followed by the
     warnings about the job's machines."""
     status, result = view.status, view.result
     if result is not None:
@@ -178,7 +178,7 @@ def _outcome(status: JobStatus) -> Iterator[Fact]:
 def _dead_agent(view: StatusView) -> Iterator[Fact]:
     """Yield the state of a job whose agent has died, and the next step for the user."""
     status = view.status
-    since = f"; its last sign was {time_since(status.since)}" if status.since else ""
+    since = f"; last seen {time_since(status.since)}" if status.since else ""
     yield Fact("agent", f"gone, without a result{since}")
     if status.last_words:
         yield Fact("", f'its log ends with "{status.last_words}"')
@@ -187,12 +187,14 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
         runs = "still running" if status.benchmark_alive else "does not run"
         yield Fact(
             "benchmark",
-            f"{runs}, but its shim is gone too: its end will not be recorded" if unwatched else runs,
+            f"{runs}, but its shim is gone too: nothing will record the benchmark's end"
+            if unwatched
+            else runs,
         )
-    ends = "  ends it as well, and writes the result" if unwatched else ""
+    ends = "  ends the benchmark as well, and writes the result" if unwatched else ""
     yield Fact("to do", f"{view.command('resume', status.job_id)}{ends}", copied=True)
     if status.benchmark_alive:
-        yield Fact("", f"{view.command('cancel', status.job_id)}  ends it", copied=True)
+        yield Fact("", f"{view.command('cancel', status.job_id)}  ends the benchmark", copied=True)
 
 
 def _activity(status: JobStatus) -> Iterator[Fact]:
@@ -314,7 +316,7 @@ def size_facts(size: SizeStatus | None) -> list[Fact]:
     if size is None:
         return []
     if size.requested is not None:
-        words = f"`bai scale` has set {counted(size.requested, 'node')}, and goodput proposes nothing since"
+        words = f"`bai scale` has set {counted(size.requested, 'node')}, and goodput has proposed no other number since then"
     elif size.proposed is not None and size.proposed_at is not None:
         words = f"goodput proposed {counted(size.proposed, 'node')} {time_since(size.proposed_at)}"
     else:

@@ -180,7 +180,7 @@ def _facts(job_view: JobView) -> Iterator[Fact]:
     more = job_view.command("status", "-v", job_view.job_id)
     yield from warning_facts(job_view.machine_warnings, more=more)
     if malformed := job_view.measurements.malformed.count:
-        text = f"{malformed:,} lines of its metrics are not metric records and were passed over"
+        text = f"{malformed:,} lines of the job's metrics are not metric records and were skipped"
         yield Fact("warning", text, "caution")
 
 
@@ -262,7 +262,7 @@ def generations_table(
         cells += _headline_cells(each, named, shares, floors or {})
         rows.append([Phrase(text or "–") for text in (*cells, _generation_end(each))])
     last = f", the last {most:,}" if len(found) > most else ""
-    changes = f"{seconds(change_seconds(found))} between them in which nothing ran"
+    changes = f"{seconds(change_seconds(found))} between generations in which nothing ran"
     return Table(columns, rows, f"{len(found):,} generations{last}, and {changes}")
 
 

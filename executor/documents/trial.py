@@ -27,7 +27,7 @@ def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
     yield metric_table(every, final=True)
     yield metric_notes(every)
     if timed := [each.metric.name for each in trial.metrics if each.metric.warmup is not None]:
-        text = f"with the warm-up of {', '.join(timed)}: a log does not say when its lines were printed"
+        text = f"the figures include the warm-up of {', '.join(timed)}: a log does not say when its lines were printed"
         yield Notes([Phrase(text, "soft")])
     for each in trial.metrics:
         yield Notes(list(_remarks(each)))
@@ -47,9 +47,9 @@ def _remarks(result: PatternResult) -> Iterator[Phrase]:
         yield Phrase(doubt_warning(result.metric, Doubt(doubt), times, result.doubt_examples[doubt]))
     if result.near:
         found = "not found in these lines, which" if result.matched else "never found; these lines"
-        yield Phrase(f"{name}: {found} come near")
+        yield Phrase(f"{name}: {found} almost match")
     elif not result.matched:
-        yield Phrase(f"{name}: never found, and no line comes near")
+        yield Phrase(f"{name}: never found, and no line almost matches")
 
 
 def example_notes(taken: Sequence[Mapping[str, Any]]) -> Notes:
@@ -94,4 +94,6 @@ def use_text(use: PresetUse) -> str:
     """Return one line of text that lists the metrics which a preset adds to a descriptor."""
     taken = [name for name in use.metrics if name not in use.replaced]
     text = f"preset {use.name}: {', '.join(taken) or 'nothing'}"
-    return text + (f"; the descriptor's own count for {', '.join(use.replaced)}" if use.replaced else "")
+    return text + (
+        f"; the descriptor's own definitions are used for {', '.join(use.replaced)}" if use.replaced else ""
+    )

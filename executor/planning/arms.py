@@ -103,7 +103,7 @@ class _Side:
 
     @property
     def at_fixed_places(self) -> list[SourceTable]:
-        """Sources with an absolute path on the machine. All arms have such a source at the same path."""
+        """Sources with an absolute path on the machine, which is the same path for all arms."""
         return [each for each in self.sources if each.path.startswith(("/", "~/"))]
 
     def arm(self, name: str, shared_labels: Mapping[str, str]) -> ArmTable:
@@ -118,8 +118,8 @@ class _Side:
         )
 
     def file_arm(self, arm: ArmTable, script: Script | None, sources: Sequence[SourceTable]) -> FileArm:
-        """Return `arm` with those of its files that the arms do not share. script, sources: the shared files,
-        which belong to the whole job."""
+        """Return `arm` with the files that belong only to this arm. script, sources: the shared files, which
+        belong to the whole job."""
         return FileArm(
             **vars(arm),
             folder=self.file.absolute().parent,
@@ -183,9 +183,9 @@ def _check_alike(one: _Side, other: _Side) -> None:
     """Raise UsageError if the two descriptors differ in a key that must be the same for all arms."""
     for key, first, second in _differences(_shared(one), _shared(other)):
         raise UsageError(
-            f"{key}: {one.file} says {_shown(first)}, {other.file} says {_shown(second)}; arms are compared on the same machine, "
-            "so only ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: "
-            "write the same value in both"
+            f"{key}: {one.file} says {_shown(first)}, {other.file} says {_shown(second)}; write the same value in both files. Arms run on the same machine, "
+            "so arms differ only in ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and "
+            "output.metrics"
         )
 
 

@@ -202,8 +202,8 @@ class _Repository:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether git has exited. If possible, the process is not reaped yet, because its session id could
-    be reused afterwards."""
+    """Return whether git has exited. The function leaves git unreaped if possible, because a reaped process's
+    session id can be reused."""
     if not hasattr(os, "waitid"):  # `os.waitid` is missing on a Mac before Python 3.13.
         return process.poll() is not None
     # If the program that started `bai` ignores SIGCHLD, the kernel has already reaped git.

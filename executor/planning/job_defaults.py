@@ -19,7 +19,7 @@ _LOCAL = "local"
 """Value of the descriptor's instance type if the descriptor does not name a type."""
 _NAMED = ("subnets", "security_groups", "instance_profile", "public_ip")
 """Keys that exist both in the configuration and in the descriptor's `[aws.ec2]`. The launch, not this module,
-merges the two values of such a key."""
+merges the two values of a key."""
 _VOLUME_KEYS = tuple(each.name for each in fields(Volume))
 _DEFAULT = "default"
 
@@ -113,8 +113,8 @@ def _used_volume(written: Volume, settings: Settings) -> Iterator[DefaultValue]:
 
 
 def _chooses_market(ec2: Ec2) -> bool:
-    """Return whether the key `spot` decides on which market the machines are requested, because
-    `run_instances` does not."""
+    """Return whether the key `spot` chooses between spot and on-demand machines; false if `run_instances`
+    already makes this choice."""
     return "InstanceMarketOptions" not in ec2.run_instances and not read_reservation(ec2.run_instances)
 
 

@@ -64,8 +64,7 @@ def job_sources(
 
 
 def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
-    """Return `source` as an instance needs it. An instance reads files of this machine from the staging
-    bucket."""
+    """Return `source` for an instance, which reads files of this machine from the staging bucket."""
     path = file_path(source.src)
     if path is None:
         return source
@@ -176,7 +175,7 @@ def plan_checkpoint(written: CheckpointTable, store: Store | None) -> Checkpoint
     if store is not None and store.url != written.store:
         # An agent restores checkpoints only from the store of its own job.
         raise PlanError(
-            f"checkpoint.from: the job {written.origin.job} is in {written.store}, but this job would be in {store.url}. Run it where "
-            "that job is, or name a job that is in the same store."
+            f"checkpoint.from: the job {written.origin.job} is in {written.store}, but this job would be in {store.url}. Run this job where "
+            "the other job is, or name a job in the same store."
         )
     return as_kind(Checkpoint, written)

@@ -41,9 +41,13 @@ def one_node_note(descriptor: Descriptor) -> str | None:
     if hardware.strategy not in MPI_STRATEGIES:
         return None
     processes = _on_one_node(distributed)
-    many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
-    note = f"{hardware.strategy}: this machine stands for {distributed.num_instances.most} nodes, as one node with {many}"
-    return note if distributed.num_instances.least is None else f"{note}, and the job is not elastic here"
+    many = "one process for each of the machine's GPUs" if processes == "gpus" else f"{processes} processes"
+    note = f"{hardware.strategy}: this machine replaces {distributed.num_instances.most} nodes, as one node with {many}"
+    return (
+        note
+        if distributed.num_instances.least is None
+        else f"{note}, and the job is not elastic on one machine"
+    )
 
 
 def nodes_on_this_machine(descriptor: Descriptor) -> int:
@@ -72,7 +76,7 @@ def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTabl
 
 
 def _on_one_node(distributed: Distributed) -> str:
-    """Return the total number of processes of all nodes on this machine, or "gpus". GPUs are counted once,
-    because all nodes share the machine's GPUs."""
+    """Return the total number of processes of all nodes on this machine; "gpus" if each GPU gets a process.
+    GPUs are counted once, because all nodes share the machine's GPUs."""
     each = distributed.processes_per_instance
     return each if each == "gpus" else str(distributed.num_instances.most * int(each))

@@ -47,7 +47,7 @@ class GroupPlan:
 
     request: KeptRequest
     exclusive: Truth
-    jobs: Annotated[list[MatrixJob], Rule("a list, each a job of the group")]
+    jobs: Annotated[list[MatrixJob], Rule("a list of the group's jobs")]
     """Jobs in the order in which they start."""
     max_parallel: Count
     max_cost: Number | None
@@ -88,8 +88,8 @@ def matrix_plan(
 
     resolve: function that looks up the earlier jobs and commits that the request refers to. `resolve` is
     called once for all jobs of the group. digest: function that returns the checksum of a job's scripts.
-    Raises the errors of both functions, UsageError, ScriptsError, and FindingsError for the first job with
-    mistakes.
+    Raises the errors of `resolve` and `digest`, UsageError, ScriptsError, and FindingsError for the first job
+    with mistakes.
     """
     job_request = replace(job_request, content=job_request.read_content())
     descriptor, _ = read_file(job_request)
@@ -132,7 +132,7 @@ def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, str]]:
             raise UsageError(_KEPT.format(key))
         if (same := next((text for text in each if each.count(text) > 1), None)) is not None:
             raise UsageError(
-                f"[{MATRIX}] {key}: two of its values are {shown(same)}; remove one. rounds = 2 runs all of them twice"
+                f"[{MATRIX}] {key}: two values are {shown(same)}; remove one. To run every combination twice, write rounds = 2"
             )
     return [dict(zip(texts, values, strict=True)) for values in product(*texts.values())]
 

@@ -69,8 +69,8 @@ class PlanInputs:
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
     """Objects in the staging bucket (EC2 only), by the absolute path of the local file or folder."""
     set: Mapping[str, str] = field(default_factory=dict)
-    """Key → value that overrode the descriptor file. The descriptor already contains these values; the job's
-    record repeats them."""
+    """Key → value that overrode the descriptor file. The overriding values are already in the descriptor, and
+    are repeated in the job's record."""
     exclusive: bool = False
     """Whether the job waits until no other job is running on its machine."""
     arms: Mapping[str, ArmFiles] = field(default_factory=dict)
@@ -196,7 +196,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
 
 
 def _command(keys: str, code: str, args: str) -> tuple[tuple[str, ...], str | None]:
-    """Return a command as its words and None. If the command has several lines, return the words of its
+    """Return the words of a command, and None. If the command has several lines, return the words of its
     arguments, and the lines as a script. keys: the descriptor keys that contain the command. Raises
     PlanError."""
     script = code.strip() + "\n" if is_script(code) else None

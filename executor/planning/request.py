@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REF_KEY = "ml.script.ref"
 """Descriptor key that names the commit of the scripts' repository. If a job's scripts are from a repository,
-the job's `set` always contains this key."""
+the job's `set` always contains `ml.script.ref`."""
 LAST = "last"
 """Word that stands for the newest job in commands."""
 MATRIX = "matrix"
@@ -115,8 +115,8 @@ class JobRequest:
     """Folder that replaces the descriptor's scripts: the copy that an earlier job saved, or the files of a
     commit."""
     of_copy: bool = False
-    """Whether `scripts` or `script` is a copy of an earlier job's scripts, or comes from a commit. In both
-    cases, the commit of the descriptor's folder does not describe these scripts."""
+    """Whether `scripts` or `script` is a copy of an earlier job's scripts, or comes from a commit. If so, the
+    commit of the descriptor's folder does not describe these scripts."""
     git: Git | None = None
     """Commit of the files in `scripts` or `script`; None if unknown."""
     other_arms: OtherArms | None = None
@@ -233,7 +233,8 @@ def set_values(job_request: JobRequest) -> dict[str, str]:
     """Return the values that the job's record must contain to repeat the job: values that options set, and
     values in which variables were expanded.
 
-    Values of other arms are recorded only in the arms. Raises OSError if the file is gone.
+    If the job has other arms, their values are recorded in the arms and not here. Raises OSError if the file
+    is gone.
     """
     from executor.descriptor.override_places import put_overrides
     from executor.descriptor.overrides import recorded
@@ -264,4 +265,4 @@ def check_id(job_id: str) -> None:
     except ValueError as error:
         raise UsageError(f"--job-id: {error}") from error
     if job_id == LAST:
-        raise UsageError(f'--job-id: "{LAST}" means the newest job in commands; choose another')
+        raise UsageError(f'--job-id: "{LAST}" means the newest job in commands; choose another id')

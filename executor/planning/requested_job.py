@@ -124,7 +124,7 @@ def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict
 
 def _commit(job_request: JobRequest) -> Git | None:
     """Return the commit of the request's folder or, if the scripts are a copy, the known commit of the copy.
-    Git is queried only for a folder."""
+    Git is queried only for the request's folder."""
     if job_request.service is not None or job_request.of_copy:
         return job_request.git
     return _git_state(job_request.folder)
@@ -187,7 +187,7 @@ def unset_secrets(
 
 
 def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
-    """Raise UsageError if the existing job `there` differs from the one that `job_request` makes."""
+    """Raise UsageError if the existing job `there` differs from the job that `job_request` makes."""
     if _asked_for(there) != _asked_for(job):
         says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
         raise UsageError(

@@ -30,8 +30,8 @@ def keep_request(
     *,
     leave_out: Sequence[Path] = (),
 ) -> None:
-    """Record the request. Requests of several files are not recorded, nor are requests of the service,
-    because the service's messages contain the requests.
+    """Record the request. A request with several files is not recorded. A request of the service is not
+    recorded either, because the service's messages contain the request.
 
     scripts: origin of the scripts, which may be an archive. Raises StoreError, ScriptsError.
     """

@@ -38,7 +38,7 @@ class NamedScript:
     folder: Path
     """Folder that is copied for the job, as the user wrote it."""
     member: str
-    """Path of the script in that folder."""
+    """Path of the script in `folder`."""
     arguments: tuple[str, ...]
 
 
@@ -56,7 +56,7 @@ def with_script(
         for option, given in (("--metric", metrics), ("--preset", presets)):
             if given:
                 raise UsageError(
-                    f"{option} is for a script, but {file} is a descriptor; write it under [output] there"
+                    f"{option} is for a script, but {file} is a descriptor; write the metric or preset under [output] of the descriptor"
                 )
         return job_request
     if job_request.script is not None:
@@ -80,8 +80,8 @@ def with_script(
 
 
 def find_script(file: Path, arguments: Sequence[str]) -> NamedScript | None:
-    """Return the script that `file` names, or that the first of `arguments` names in the folder `file`.
-    Return None if `file` is a descriptor.
+    """Return the script that `file` names, or that the first of `arguments` names in the folder `file`; None
+    if `file` is a descriptor.
 
     Raises UsageError.
     """
@@ -127,17 +127,19 @@ def _member(folder: Path, name: str) -> str:
 
 
 def _check_folder(script: NamedScript) -> None:
-    """Raise UsageError if the folder is "/", the home folder or the temporary folder, which must not be
-    copied as a whole, or if its name cannot be part of a command."""
+    """Raise UsageError if the folder is "/", the home folder or the temporary folder, because none of these
+    may be copied as a whole. Also raise UsageError if the folder's name cannot be part of a command."""
     folder = os.path.realpath(script.folder)
     shared = {os.path.realpath(each) for each in ("/", os.path.expanduser("~"), tempfile.gettempdir())}  # noqa: PTH111 - never fails
     if folder in shared:
         raise UsageError(
-            f"{script.member}: its folder is copied with it, but that would be all of {folder}; "
-            "move it to a folder of its own"
+            f"{script.member}: the script's whole folder is copied, but that would be all of {folder}; "
+            "move the script to a folder of its own"
         )
     if "\n" in script.member:
-        raise UsageError(f"{script.member!r}: a command is one line, but this name has two; rename it")
+        raise UsageError(
+            f"{script.member!r}: a command is one line, but this name has two lines; rename the script"
+        )
     for name in (str(script.folder), script.member):
         try:
             name.encode()
@@ -159,8 +161,8 @@ def _read_metric(text: str) -> dict[str, str]:
 def _descriptor(
     script: NamedScript, job_request: JobRequest, *, metrics: list[dict[str, str]], presets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the descriptor as a table, without the overrides. The overrides are applied later, as to a
-    descriptor in a file."""
+    """Return the descriptor as a table, without the overrides. The overrides are applied later, as for a
+    descriptor that is a file."""
     engine = _engine(job_request)
     hardware: dict[str, Any] = {} if engine == "aws.ec2" else {"instance_type": "local"}
     if str(_value_at(job_request.overrides, _NODES) or 1) != "1":

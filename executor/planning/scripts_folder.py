@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".baiignore")
-"""Names of files with ignore rules. In each folder, these files are read in this order, and later rules
-override earlier rules. So `!data/` in .baiignore includes data/ even if .gitignore names it."""
+"""Names of files with ignore rules. In each folder, .gitignore is read before .baiignore, and later rules
+override earlier rules. `!data/` in .baiignore therefore includes data/ even if .gitignore names data/."""
 
 LEFT_OUT = frozenset(
     {
@@ -31,8 +31,8 @@ LEFT_OUT = frozenset(
     }
 )  # fmt: skip
 """Names of files and folders that are left out. Folders with a `pyvenv.cfg` are also left out. `!NAME` in
-.baiignore includes such a file or folder. node_modules is copied, because nothing would install its content
-again.
+.baiignore includes a left-out file or folder. node_modules is copied, because nothing would install its
+content again.
 """
 
 _PIECE = 2**20
@@ -108,8 +108,8 @@ class _Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptsOrigin:
-    """Origin of a job's scripts on this machine: all files of a folder or, with `member`, one file or
-    folder."""
+    """Origin of a job's scripts on this machine: all files of a folder or, if `member` is set, a single file
+    or folder."""
 
     path: Path
     """Absolute path."""
@@ -149,8 +149,8 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
 
     The following files do not belong to the benchmark: those that .gitignore and .baiignore files name (in
     the folder, below it, and above it up to the repository's root), names in `LEFT_OUT`, virtual
-    environments, and the folders `leave_out`. The job store is one of `leave_out`, because it may be inside
-    `folder`. Links must stay inside the folder.
+    environments, and the folders `leave_out`. `leave_out` includes the job store, because the job store may
+    be inside `folder`. Links must stay inside the folder.
     """
     root = folder.resolve()
     if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
@@ -239,7 +239,7 @@ def _copy(source: Path, target: Path, *, link: str | None) -> None:
         opened = source.open("rb")
     except OSError as error:
         raise ScriptsError(
-            f"{source}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
+            f"{source}: cannot be read: {error.strerror}. Name the file in .baiignore to leave it out."
         ) from error
     with opened as content, target.open("xb") as copy:
         shutil.copyfileobj(content, copy, _PIECE)
@@ -257,7 +257,7 @@ def _walk(
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise ScriptsError(
-            f"{folder}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
+            f"{folder}: cannot be read: {error.strerror}. Name the folder in .baiignore to leave it out."
         ) from error
     rules = (*rules, *_rules_in(folder))
     for entry in entries:
@@ -292,8 +292,8 @@ def _inner_link(path: Path, root: Path) -> str:
 
 
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
-    """Return whether `path` is left out because of its name or kind. Only a rule in .baiignore can include
-    such a path, because `!*/` in a .gitignore has another purpose."""
+    """Return whether `path` is left out because of its name or kind. Only a rule in .baiignore can include a
+    path that is left out in this way, because `!*/` in a .gitignore has another purpose."""
     # Path.is_file raises for a folder that bai may not enter, but such a folder may still be ignored.
     environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
     if path.name not in LEFT_OUT and not environment:
@@ -302,8 +302,8 @@ def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
 
 
 def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
-    """Return the verdict of the rules nearest to the path that mention it, as git does. Return `otherwise` if
-    no rules mention the path."""
+    """Return the verdict of the nearest rules that mention the path, as git does; `otherwise` if no rules
+    mention the path."""
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:
@@ -312,8 +312,8 @@ def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bo
 
 
 def _rules_above(root: Path) -> tuple[_Rules, ...]:
-    """Return the rules of the folders above `root`, up to the repository's root; empty if `root` is not in a
-    repository."""
+    """Return the ignore rules of the folders above `root`, up to the repository's root; empty if `root` is
+    not in a repository."""
     if (root / ".git").exists():
         return ()
     above = []

@@ -15,8 +15,8 @@ from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})
-"""HTTP statuses that a retry would not change. After any other status, the agent's pull retries the
-request."""
+"""HTTP statuses that a retry would not change. After a status that is not in this set, the agent's pull
+retries the request."""
 _REQUEST_SECONDS = 3.0
 _ALL_SECONDS = 5.0
 _AT_ONCE = 8

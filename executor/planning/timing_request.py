@@ -32,7 +32,7 @@ _DEFAULT_SHELL = "/bin/sh"
 @dataclass(frozen=True, kw_only=True)
 class Around:
     """Commands that run before and after the timed commands: either one for all timed commands, or one per
-    timed command. The values of parameters also replace `{x}` in them."""
+    timed command. The value of a parameter x also replaces `{x}` in these commands."""
 
     prepare: Sequence[str] = ()
     """Commands that run before each run."""
@@ -155,14 +155,19 @@ def timing_descriptor(
         f"cwd = {toml_value(str(folder))}",
         "",
         "[output]",
-        'buffering = "own"  # the command runs as it does in a shell: nothing is loaded into it',
+        'buffering = "own"  # the command runs as in a shell: bai loads no library into the command',
         *(["discard_stdout = true"] if discard_stdout else []),
         "",
     ]
     for name, better in ((WALL, True), (CPU, False), (USER, False), (SYSTEM, False), (MEMORY, False)):
         lines += ["[[output.metrics]]", f'name = "{name}"', f'of_run = "{name}"']
         lines += ['better = "lower"', ""] if better else [""]
-    lines += ["[host_metrics]", "enabled = false  # nothing of ours runs beside the command", "", "[repeat]"]
+    lines += [
+        "[host_metrics]",
+        "enabled = false  # no program of bai samples the machine beside the command",
+        "",
+        "[repeat]",
+    ]
     lines += _count_lines(count, arms)
     lines += ["ignore_failure = true"] if ignore_failure else []
     if arms == 1:
@@ -201,8 +206,8 @@ def check_program(command: TimedCommand, folder: Path) -> None:
 
 
 def shell_words(shell: str | None) -> str | None:
-    """Return the words before a command's text for `--shell`; None if no shell runs the command. Raises
-    UsageError."""
+    """Return the start of the command line for `--shell SHELL`, for example `sh -c`; None if no shell runs
+    the command. Raises UsageError."""
     if shell is None or shell == "none":
         return None
     if shell == "default":
@@ -212,7 +217,7 @@ def shell_words(shell: str | None) -> str | None:
     except ValueError as error:
         raise UsageError(f"--shell {shell}: a quote is never closed") from error
     if not words:
-        raise UsageError("--shell is empty; write --shell sh, or none")
+        raise UsageError("--shell is empty; write --shell sh, or leave the option out")
     return shlex.join([*words, "-c"])
 
 
@@ -238,7 +243,7 @@ def _code(text: str, shell: str | None) -> str:
     """Return a command in the form of a descriptor. Raises UsageError."""
     if "\n" in text or "\0" in text:
         raise UsageError(
-            f"{text.splitlines()[0]} …: a command is one line; put several into a file, and time that"
+            f"{text.splitlines()[0]} …: a command is one line; put several lines into a file, and time the file"
         )
     # In a descriptor, $(NAME) is a variable, so each $ is written as $$.
     if shell is not None:
@@ -251,7 +256,7 @@ def _code(text: str, shell: str | None) -> str:
         raise UsageError("a command is empty; write for example: bai time 'sleep 0.1'")
     if operator := _operator(text):
         raise UsageError(
-            f"{text}: no shell runs it, and only a shell understands {operator}; add --shell sh, or put it in quotes"
+            f"{text}: the command runs without a shell, and only a shell understands {operator}; add --shell sh, or quote this character"
         )
     return shlex.join(words).replace("$", "$$")
 

@@ -262,7 +262,7 @@ def test_a_benchmarks_processes_are_found_under_another_store_path(cli: LocalCli
 
     assert pruned.stdout == ""
     assert sum(is_alive(pid) for pid in pids) == 1
-    assert "ends it as well" in cli.bai("status", "one", "--store", other).stdout
+    assert "ends the benchmark as well" in cli.bai("status", "one", "--store", other).stdout
 
 
 def test_resuming_a_benchmark_without_a_shim_ends_it_as_lost(cli: LocalCli) -> None:

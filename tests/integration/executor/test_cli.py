@@ -680,7 +680,7 @@ def test_metrics_test_shows_matches_and_near_misses_of_each_pattern_in_a_log(
     assert (never["count"], never["near"]) == (0, ["never there: 5"])
     for told in (
         "│ loss= 0.4",
-        "never_there: never found; these lines come near",
+        "never_there: never found; these lines almost match",
         "│ never there: 5",
         '"nan"',
     ):

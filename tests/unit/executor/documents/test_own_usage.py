@@ -16,7 +16,7 @@ HALF = ProcessUsage(cpu_seconds=0.5, peak_memory_bytes=20 << 20)
         (
             OwnUsage(cpus=16, benchmark_seconds=125, agent=HALF, extractor=HALF, shim=HALF),
             "bai itself took 1.50 s of processor time: less than 0.1 % of what the machine's 16 CPUs had while "
-            "the benchmark ran for 2 min 05 s; its own start and end are counted in.",
+            "the benchmark ran for 2 min 05 s; the start and end of bai are included.",
         ),
         (
             OwnUsage(cpus=1, benchmark_seconds=0.5, agent=HALF, extractor=HALF, shim=HALF),

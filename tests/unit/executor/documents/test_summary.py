@@ -42,7 +42,7 @@ def test_each_generation_has_nodes_times_headlines_and_end() -> None:
         ["1", "3: 0, 2–3", "1 min 00 s", "2.5 s", "–", "–", "It failed 1."],
         ["2", "2: 0, 2", "1 min 00 s", "4.0 s", "220 img/s", "110 img/s", "It failed 2."],
     ]
-    assert table.caption == "3 generations, and 6.5 s between them in which nothing ran"
+    assert table.caption == "3 generations, and 6.5 s between generations in which nothing ran"
 
 
 def test_only_the_last_of_many_generations_are_shown() -> None:

@@ -532,7 +532,9 @@ def test_a_local_mpi_job_is_not_elastic_and_a_note_says_so() -> None:
     assert job.strategy == StrategyTable(name="mpi", nodes=1, processes_per_node="8")
     note = one_node_note(descriptor(hardware=hardware))
     assert note is not None
-    assert note.endswith("stands for 4 nodes, as one node with 8 processes, and the job is not elastic here")
+    assert note.endswith(
+        "replaces 4 nodes, as one node with 8 processes, and the job is not elastic on one machine"
+    )
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_a_fifo_is_not_read(folder: Path) -> None:
         (["src", "../job.sh"], "src has no file"),
         (["src", "deep"], "src has no file deep"),
         (["src/train.py", "\udcff"], "not UTF-8"),
-        (["a\nb.py"], "a command is one line, but this name has two"),
+        (["a\nb.py"], "a command is one line, but this name has two lines"),
         (["src", "\udcff.py"], "not UTF-8"),
     ],
 )
@@ -192,7 +192,9 @@ def test_a_script_directly_in_the_home_or_temporary_folder_is_refused(
     monkeypatch.setenv(shared, str(folder / "src"))
     monkeypatch.setattr("tempfile.tempdir", None)
 
-    with pytest.raises(UsageError, match=r"that would be all of .*src; move it to a folder of its own"):
+    with pytest.raises(
+        UsageError, match=r"that would be all of .*src; move the script to a folder of its own"
+    ):
         with_script(request("src/train.py"))
 
 

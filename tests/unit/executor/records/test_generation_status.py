@@ -204,4 +204,4 @@ def test_the_status_says_who_set_the_desired_number_of_nodes(tmp_path: Path) -> 
     made.proposes(3)
     assert shown().startswith("goodput proposed 3 nodes ")
     made.asks(1)
-    assert shown() == "`bai scale` has set 1 node, and goodput proposes nothing since"
+    assert shown() == "`bai scale` has set 1 node, and goodput has proposed no other number since then"

@@ -192,7 +192,7 @@ def test_values_too_large_to_compute_with_are_left_out_of_statistics(huge: float
     assert series.as_table()["beyond_left_out"] == 2
     _, (note, tone, *_) = metric_notes([series]).rows
     assert (note, tone) == (
-        "without values beyond 1e+300, which are recorded and count in no figure, of loss (2)",
+        "without recorded values beyond 1e+300, which no figure counts: loss (2)",
         "caution",
     )
 

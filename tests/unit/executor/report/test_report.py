@@ -260,7 +260,7 @@ def test_the_report_shows_bais_own_usage_on_each_node(tmp_path: Path) -> None:
 
     sentence = (
         "bai itself took at least 1.95 s of processor time on 2 nodes: at least 0.5 % of what the machine's 4 CPUs had "
-        "while the benchmark ran; its own start and end are counted in."
+        "while the benchmark ran; the start and end of bai are included."
     )
     assert f"<caption>{escape(sentence)}</caption>" in html_report(made)
     row = re.search(

@@ -81,7 +81,7 @@ def test_the_warm_up_of_each_series_is_left_out(tmp_path: Path, capfd: pytest.Ca
 
     answer = capfd.readouterr().out
     assert answer.startswith("rate{of=read} 1 1 10.0\nrate{of=write} 1 1 20.0\n")
-    assert "which are warm-up, of rate{of=read} (1), rate{of=write} (1)" in answer
+    assert "as warm-up: rate{of=read} (1), rate{of=write} (1)" in answer
 
 
 def test_metrics_test_puts_excess_label_sets_into_one_row_without_a_headline(
