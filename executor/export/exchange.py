@@ -29,7 +29,8 @@ _TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsB
 """Better direction of a metric → name of the tool in github-action-benchmark. A file is for one tool, so all
 metrics in a file have the same direction."""
 _PREFIX = "BAI_METRICS_"
-"""Prefix of metric names. The Prometheus sink uses the same prefix, so that one dashboard works for both."""
+"""Prefix of metric names. The Prometheus sink also uses this prefix, so that one dashboard works for exports
+and for the sink."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -55,7 +56,7 @@ class HeadlineNumber:
 
 def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
     """Return the numbers of a job's runs for the metrics `names`, or for all metrics. Raises UsageError if no
-    run succeeded, or if no run has such a metric.
+    run succeeded, or if no run has a metric in `names`.
     """
     if not runs.runs:
         raise UsageError(
@@ -112,20 +113,20 @@ def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[Headlin
         if each.better is not None:
             taken.setdefault(each.better, []).append(each)
     if not taken:
-        raise UsageError(
-            '--format gha: no metric has better = "lower" or "higher", without which it cannot be judged'
-        )
+        raise UsageError('--format gha: no metric has better = "lower" or "higher", which this format needs')
     if len(taken) > 1:
         listed = "; ".join(
             f"{direction.value} is better for {_names(taken[direction])}"
             for direction in _TOOLS
             if direction in taken
         )
-        raise UsageError(f"--format gha: one file has one direction, and {listed}; choose with --name")
+        raise UsageError(
+            f"--format gha: all metrics of a file must have one better direction, but {listed}; choose metrics with --name"
+        )
     ((direction, every),) = taken.items()
     notes = [f"tool: {_TOOLS[direction]}"]
     if left := _names(each for each in headlines if each.better is None):
-        notes.append(f"left out, because they have no better: {left}")
+        notes.append(f"left out, because they have no better direction: {left}")
     return every, notes
 
 

@@ -189,8 +189,8 @@ def _first_time(series: Sequence[PointSeries]) -> int | None:
 
 
 def place_of(key: SeriesKey) -> list[tuple[str, str]]:
-    """Return the node, process and generation of a series. The node is included only if the job has several
-    nodes; the same holds for process and generation."""
+    """Return the node, process and generation of a series. Each of these parts is included only if the job
+    has several of them."""
     generation = str(key.generation) if key.generation is not None else None
     found = [("rank", key.rank), ("process_rank", key.process_rank), ("generation", generation)]
     return [(name, value) for name, value in found if value is not None]

@@ -18,8 +18,8 @@ from executor.records.points import OF_BENCHMARK, PointSeries, SeriesKey
 _MARK = "bai-export.json"
 """File that marks a folder as made by an export, so that another export may replace the folder."""
 _NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
-"""Characters that are replaced in tags. TensorBoard's writer would replace them in another way, so that two
-series might get the same tag."""
+"""Characters that are replaced in tags. If TensorBoard's writer replaced these characters, two series might
+get the same tag."""
 
 
 def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:

@@ -1,8 +1,8 @@
 """Writes documents as self-contained HTML files that make no requests.
 
 All text from other programs (names, log lines, labels) is escaped. The page's content security policy allows
-only the page's own styles and scripts, by their checksums. So the page cannot send requests or forms or run
-other scripts, whatever a benchmark printed.
+only the page's own styles and scripts, by their checksums. Whatever a benchmark printed, the page can neither
+send requests or forms nor run other scripts.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def _measured(plot: Plot, report: Report) -> MeasuredMetric:
     drawn = sum(len(line.points) for line in plot.lines)
     if plot.drawn < drawn:
         drawing.append(
-            f"{plot.drawn:,} of {drawn:,} points are drawn, extremes kept; the figures are of all."
+            f"{plot.drawn:,} of {drawn:,} points are drawn, including the extremes; the figures are computed from all points."
         )
     if len(plot.lines) < len(part.lines):
         drawing.append(f"The first {len(plot.lines)} of {len(part.lines):,} series are drawn.")

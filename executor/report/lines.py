@@ -120,9 +120,9 @@ def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
     """Return the indices of at most `limit` values to draw, in order, including the extremes. If there are
     not more than `limit` values, return all indices. limit: 4 or more.
 
-    The first, smallest, largest and last value of each part are selected. If each part is at most a pixel
-    wide, the plot looks exactly as with all values. If parts are wider, no peak is lost. The method is M4
-    (Jugel, Jerzak, Hackenbroich, Markl: M4, a visualization-oriented time series data aggregation, VLDB
+    The first, smallest, largest and last value of each part are selected. The plot looks exactly as with all
+    values if each part is at most a pixel wide. A plot with wider parts still shows each peak. The method is
+    M4 (Jugel, Jerzak, Hackenbroich, Markl: M4, a visualization-oriented time series data aggregation, VLDB
     2014), with parts of equally many values.
     """
     count = len(values)

@@ -111,7 +111,7 @@ def origin(report: Report) -> Iterator[tuple[str, str]]:
     if job.benchmark.secrets:
         yield (
             "secrets",
-            f"{', '.join(job.benchmark.secrets)}: looked up on the machine that runs it, never kept",
+            f"{', '.join(job.benchmark.secrets)}: looked up on the machine that runs the job, never stored",
         )
     yield "record", f"{report.record.store.url}/{report.record.job_id}"
 

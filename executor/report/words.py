@@ -34,8 +34,8 @@ def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
 
 
 def floors_of(part: MetricPart) -> tuple[float | None, ...]:
-    """Return the smallest measurable value for each column of `FIGURES`; None for a deviation, because it is
-    a difference of values."""
+    """Return the smallest measurable value for each column of `FIGURES`; None for the standard deviation,
+    which is a difference of values."""
     return tuple(part.floor if name != "st. dev." else None for name in FIGURES)
 
 
@@ -97,7 +97,7 @@ def _words_of(headline: JobHeadline, how: Headline, lines: Sequence[Line], floor
 def why_no_headline(part: MetricPart, failed: Collection[int]) -> str:
     """Return why a metric with values has no headline."""
     counted = any(line.points.key.repeat not in failed for line in part.lines)
-    return "nothing is left without the warm-up" if counted else "all its runs failed"
+    return "all values are warm-up" if counted else "all its runs failed"
 
 
 def _range(values: Sequence[float], units: str, floor: float | None) -> str:
@@ -152,7 +152,7 @@ def cost_sentence(report: Report) -> str:
             f"from the configuration{word}; volumes and traffic are not in it."
         )
     elif report.instance_type is not None:
-        sentence += f" The price of {report.instance_type} is not known here: it can be written under [prices] in the configuration."
+        sentence += f" The price of {report.instance_type} is unknown: write the price under [prices] in the configuration."
     return sentence
 
 
@@ -178,7 +178,7 @@ def counts(report: Report) -> list[tuple[str, int, str]]:
     if report.extracted is not None:
         found += _extracted_counts(report.extracted)
     found += [
-        ("late", points.late, "read after a restart, so their times are those at which they were read"),
+        ("late", points.late, "read after a restart; the recorded time is the time of reading"),
         (f"beyond {LIMIT:g}", points.beyond, "values that are recorded, but not counted in any figure"),
         ("malformed", points.malformed.count, "lines of the record that are not metric records"),
     ]
@@ -197,10 +197,14 @@ def _extracted_counts(extracted: ExtractionSummary) -> list[tuple[str, int, str]
         ("lines of output", extracted.lines, size(extracted.log_bytes)),
         ("rejected", sum(rejected.values()), f"matched, but not a finite number{': ' if what else ''}{what}"),
         ("emitted lines that were not valid values", extracted.emit_bad_lines, ""),
-        ("bytes lost", extracted.lost_bytes, "the benchmark truncated its output before they were read"),
+        (
+            "bytes lost",
+            extracted.lost_bytes,
+            "the benchmark truncated its output before bai had read these bytes",
+        ),
         (
             "bytes not searched",
             extracted.remaining_bytes,
-            "the time for that was up; `bai extract` makes up for it",
+            "the time for the search was up; `bai extract` searches these bytes",
         ),
     ]

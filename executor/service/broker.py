@@ -28,7 +28,7 @@ _MOST_RECORDS = 10
 """Maximum number of records in one poll. Each record needs one or two requests to the store before the next
 poll."""
 _LARGEST = 32 * 2**20
-"""Largest message that kafka-python sends (bytes). The broker has a limit of its own."""
+"""Largest message that kafka-python sends (bytes). The broker also limits the size of messages."""
 
 
 def make_topics(kafka: Kafka, table: ServiceTable) -> None:
@@ -45,9 +45,9 @@ def make_topics(kafka: Kafka, table: ServiceTable) -> None:
 class Rebalance:
     """Tracks whether a rebalance of the consumer group is in progress, and for how long.
 
-    kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out
+    kafka-python 3.0 can lose an assignment if new metadata causes the rebalance. If a poll then times out
     between JoinGroup and the answer to SyncGroup, the next poll wrongly assumes that the consumer has joined
-    the group, and the consumer sends no more heartbeats. Only a new consumer solves this problem.
+    the group. The consumer sends no more heartbeats, and only a new consumer gets partitions again.
     """
 
     def __init__(
@@ -203,8 +203,8 @@ def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | No
 
 
 class PartitionOwnership:
-    """Assigns open jobs to replicas. A replica monitors the jobs of clients whose partition of the requests'
-    topic the replica holds.
+    """Assigns open jobs to replicas. Each client belongs to a partition of the requests' topic. The replica
+    that holds the partition monitors the client's jobs.
 
     Kafka's consumer group assigns partitions to replicas. If a replica dies, Kafka assigns its partitions to
     the other replicas, which then monitor its jobs. Two replicas may monitor the same job for a moment.
@@ -224,14 +224,13 @@ class PartitionOwnership:
             self.version += 1
 
     def owns(self, client_id: str) -> bool:
-        """Return whether this replica monitors the client's jobs. Usually the replica has also launched these
-        jobs."""
+        """Return whether this replica monitors the client's jobs. Usually the replica has also launched the
+        jobs that it monitors."""
         held, count = self._held
         return bool(count) and client_partition(client_id, count) in held
 
     def may_own(self, client_id: str) -> bool:
-        """Return whether this replica monitors the client's jobs. Also return True if this replica does not
-        know its partitions yet."""
+        """Return whether this replica monitors the client's jobs, or does not know its partitions yet."""
         return not self._held[1] or self.owns(client_id)
 
     @property

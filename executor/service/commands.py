@@ -1,5 +1,5 @@
-"""Carries out the commands that users send to the service. The only command cancels a job of the user,
-together with the job's children."""
+"""Carries out the commands that users send to the service. The only command is `cancel`, which cancels a job
+of the user and, on request, the job's children."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Outcome:
 
 
 class Commands:
-    """Carries out commands, and answers."""
+    """Carries out commands, and sends their answers."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def read_arguments(event: Event) -> CancelArguments:
 def _named_arguments(given: Any) -> dict[str, Any]:
     if isinstance(given, list):
         if not 1 <= len(given) <= 2:
-            raise InvalidArgumentsError(f"expected target_action_id and cascade, got {len(given)} of them")
+            raise InvalidArgumentsError(f"expected target_action_id and cascade, got {len(given)} arguments")
         given = dict(zip(("target_action_id", "cascade"), given, strict=False))
     if not isinstance(given, dict):
         raise InvalidArgumentsError("expected a table with target_action_id")

@@ -1,5 +1,5 @@
 """Stores the accepted events in the bucket. `open/<entry>/` contains the whole event until the last message
-about it has been sent.
+about the event has been sent.
 
 ```
 open/<entry>/event.json               the event, from its acceptance to its last message
@@ -10,8 +10,8 @@ service/<entry>/children/<job-id>     a child of this request
 service/<entry>/targets.json          the jobs that a command ends
 service/_letters/<message>.json       a message that cannot be read, and that its topic has refused
 ```
-The name of an entry is a job id, or begins with `_`, with which no job id begins. Entries with `_` are
-commands, and requests with the id of another client's job.
+The name of an entry is a job id, or begins with `_`, with which no job id begins. Names with `_` belong to
+commands, and to requests whose job id another client already uses.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Entries:
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:
-        """Store an event unless it is already stored. If its request has a parent, record it as a child of
-        the parent. Return the name of the event's entry."""
+        """Store an event unless it is already stored. If the event's request has a parent, record the request
+        as a child of the parent. Return the name of the event's entry."""
         owner = Owner(client_id=event.client_id, action_id=event.action_id)
         digest = hashlib.sha256(f"{owner.client_id}\0{owner.action_id}".encode()).hexdigest()[:32]
         if kind is Kind.COMMAND:
@@ -124,7 +124,7 @@ class Entries:
                 if kind is Kind.JOB and name == names[0] and event.parent_action_id is not None:
                     self._add_child(action_job_id(event.parent_action_id), name)
                 return name
-        raise RecordError(f"{self.store.url}/open/{names[-1]}/ has another request than its name")
+        raise RecordError(f"{self.store.url}/open/{names[-1]}/ holds another request than the name says")
 
     def read(self, name: str) -> Entry | None:
         """Return the entry `name` with its event; None if the entry is not open any more."""
@@ -167,8 +167,8 @@ class Entries:
 
     def reserve_cost(self, entry: Entry, dollars: float, *, most: float) -> float | None:
         """Reserve the maximum cost of an open request, unless all open requests of its client together could
-        then cost more than `most`. Return None, or the cost of the client's other requests if the total is
-        too high. At least one of two concurrent reservations sees the other reservation.
+        then cost more than `most`. Return None, or the cost of the client's other requests if the reservation
+        is not possible. At least one of two concurrent reservations sees the other reservation.
         """
         client = hashlib.sha256(entry.owner.client_id.encode()).hexdigest()[:32]
         amount = math.ceil(dollars * _MICRO)
@@ -192,8 +192,8 @@ class Entries:
         return [each.key.removeprefix(prefix) for each in self.store.find(prefix)]
 
     def keep_targets(self, name: str, find: Callable[[], list[str]]) -> list[str]:
-        """Return the jobs that the command `name` concerns. If none are recorded, call `find` and record the
-        jobs that it returns, so that later calls return the same jobs."""
+        """Return the jobs that the command `name` concerns. The first call gets the jobs from `find` and
+        records them, so that later calls return the same jobs."""
         key = f"{place(name)}/targets.json"
         content = self._get(key)
         if content is None:
@@ -242,8 +242,8 @@ class Entries:
 
 
 def place(name: str) -> str:
-    """Return the key of the folder with those objects of an entry that stay after its end, without a final
-    slash."""
+    """Return the key of an entry's second folder, without a final slash. Its objects remain after the entry
+    is closed."""
     return f"service/{name}"
 
 

@@ -81,7 +81,7 @@ class EventQueue:
                     log.warning("the queue of EC2's events: %s", error)
             except Exception:
                 # Even after an unexpected error, the thread continues to read the queue.
-                log.exception("the queue of EC2's events failed by a defect")
+                log.exception("reading the queue of EC2's events failed because of a defect")
             self._counters.queue_failures.inc()
             self._stopping.wait(backoff.next())
 
@@ -115,7 +115,7 @@ class EventQueue:
             raise aws_error(error, doing=f"deleting from {self._url}") from error
         for failed in gone.get("Failed", []):
             log.warning(
-                "a message stays in %s and comes again: %s",
+                "a message cannot be deleted from %s, and is delivered again: %s",
                 self._url,
                 failed.get("Message", failed.get("Code")),
             )

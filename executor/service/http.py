@@ -32,7 +32,7 @@ class HttpEndpoints:
             self._server = BoundedServer(address, Handler)
         except OSError as error:
             raise UsageError(
-                f"--http: {address[0]}:{address[1]} cannot be listened on: {error.strerror}"
+                f"--http: the service cannot listen on {address[0]}:{address[1]}: {error.strerror}"
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 

@@ -85,7 +85,7 @@ class DeadLetters:
         try:
             self._send(message)
         except MessageTooLargeError as error:
-            log.warning("%s; it is kept in the bucket", error)
+            log.warning("%s; the message is kept in the bucket", error)
             return False
         except BaiError as error:
             self._failed += 1
@@ -104,8 +104,8 @@ COMMANDS = ("cancel",)
 """Commands in CMD_SUBMIT that this service supports."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""Number of polling rounds that must fit into `max_poll_interval`. A round that has used its share of the
-interval begins no more work."""
+"""Number of polling rounds that must fit into `max_poll_interval`. A round ends early if it has used its
+share of the interval."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
@@ -165,7 +165,7 @@ class Intake:
                     log.warning("Kafka: %s; connecting again", error)
                 except Exception:
                     # An unexpected error in the service or in kafka-python must not end the service.
-                    log.exception("the poll loop failed by a defect; connecting again")
+                    log.exception("the poll loop failed because of a defect; connecting again")
                 self._counters.disconnected()
                 stopping.wait(backoff.next())
         finally:
@@ -207,7 +207,7 @@ class Intake:
 
     @property
     def _is_holding(self) -> bool:
-        """Whether no events are taken at the moment, because the store was unreachable a moment ago."""
+        """Whether polling pauses because an event could not be stored a short time ago."""
         return time.monotonic() < self._hold_until
 
     def _pause_or_resume(self, consumer: KafkaConsumer) -> None:
@@ -217,8 +217,8 @@ class Intake:
             consumer.resume(*consumer.paused())
 
     def _take_all(self, consumer: KafkaConsumer, polled: Mapping[Any, Sequence[Any]]) -> dict[Any, Any]:
-        """Store the polled messages; return the new offsets. If a message cannot be stored or the round's
-        time is up, the remaining messages of the partition are polled again later."""
+        """Store the polled messages; return the new offsets. The remaining messages of a partition are polled
+        again later if a message cannot be stored, or if the round has used its time."""
         from kafka.structs import OffsetAndMetadata
 
         done: dict[Any, Any] = {}
@@ -240,7 +240,7 @@ class Intake:
         try:
             self._take(record)
         except (StoreError, SendError, ConnectError) as error:
-            log.warning("an event waits, because it cannot be kept now: %s", error)
+            log.warning("an event cannot be stored now, and is polled again later: %s", error)
             self._hold_until = time.monotonic() + self._hold.next()
             return False
         self._hold.reset()

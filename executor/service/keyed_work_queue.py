@@ -22,8 +22,8 @@ class LaterError(Exception):
     """Raised by a task that cannot be done now and is to be retried later."""
 
     def __init__(self, reason: str, *, after_s: float | None = None) -> None:
-        """after_s: time until the next attempt (seconds). None if the task failed; the pause then grows with
-        each failed attempt."""
+        """after_s: time until the next attempt (seconds). None if the task failed, in which case the pause
+        grows with each failed attempt."""
         super().__init__(reason)
         self.after_s = after_s
 

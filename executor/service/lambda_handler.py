@@ -1,9 +1,9 @@
 """A Lambda function that monitors jobs, so that no process has to run all the time. A schedule calls the
 function each minute, and EC2's events call it as well.
 
-The function monitors launched jobs in the same way as `bai serve`. Both may run at the same time, because the
-store decides which messages are sent. The function accepts neither requests nor commands. `handler` is the
-entry point; docs/service.md describes the setup.
+The function monitors launched jobs in the same way as `bai serve`. The function and `bai serve` may run at
+the same time, because the store decides which messages are sent. The function accepts neither requests nor
+commands. `handler` is the entry point; docs/service.md describes the setup.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ class Context(Protocol):
 
 def handler(event: Any, context: Context) -> dict[str, Any]:
     """Check the jobs that an event concerns. A call by the schedule concerns all open jobs; events of EC2
-    concern the jobs of the instances in them. Return the answer to SQS for a batch, otherwise the number of
-    checked jobs. Raises BaiError if nothing could be done.
+    concern the jobs of the instances in them. Return the answer to SQS if the event is a batch; for other
+    events, return the number of checked jobs. Raises BaiError if nothing could be done.
     """
     return _function().handle(event, remaining_s=context.get_remaining_time_in_millis() / 1000)
 
 
 @cache
 def _function() -> Function:
-    """Return the function, configured by its environment, which does not change. Raises UsageError."""
+    """Return the function. Its configuration is read only once, because the environment does not change.
+    Raises UsageError."""
     start_log(level=log_level(os.environ), as_json=True)
     quieten()
     settings = read_settings()
@@ -158,7 +159,7 @@ class Function:
         return {"looked_at": len(done), "left": len(left)}
 
     def _batch(self, records: list[Any], reconciler: Reconciler, deadline: float) -> dict[str, Any]:
-        """Check the jobs of a queue's messages; return the messages that must be delivered again.
+        """Check the jobs that a queue's messages concern; return the messages that SQS must deliver again.
 
         https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html
         """
@@ -169,7 +170,9 @@ class Function:
             try:
                 event = read_instance_event(str(record.get("body")))
             except UnreadableInstanceEventError as error:
-                log.warning("message %.60s cannot be read: %s; it does not come again", number, error)
+                log.warning(
+                    "message %.60s cannot be read: %s; SQS does not deliver this message again", number, error
+                )
                 continue
             if event is None:
                 log.info("message %.60s is about something else", number)

@@ -56,7 +56,7 @@ class Outbox:
             try:
                 self._send(message)
             except MessageTooLargeError as error:
-                log.warning("%s; it is sent without the event that it is about", error)
+                log.warning("%s; the message is sent without the event that it repeats", error)
                 self._send(without_event(message))
             self._put(f"{name}.sent", b"{}\n")
         return message

@@ -58,7 +58,7 @@ _PAUSES = 4
 _UNLAUNCHED_S = 30.0
 """Time between two checks of a request that another process is launching (seconds)."""
 _CANCEL_SAID_S = 120.0
-"""Longest time for which the report of a cancelled job's end waits until the cancel command is answered
+"""Maximum delay of a cancelled job's final status, which is sent after the answer to the cancel command
 (seconds)."""
 
 
@@ -132,8 +132,8 @@ class Reconciler:
         self._known: dict[str, list[Instance] | None] = {}
         """The machines of each job at the last check; None if EC2 could not be queried."""
         self._called: set[str] = set()
-        """Jobs that an event of EC2 concerns. These jobs are checked at once, even if another replica
-        monitors them."""
+        """Jobs that an event of EC2 concerns. All jobs in this set are checked at once, even if another
+        replica monitors the job."""
         self._aws = aws_sessions(settings)
         # Machines are launched only for jobs of the service's requests, because the configuration limits who
         # may send requests.
@@ -208,7 +208,7 @@ class Reconciler:
             log.info("%s is checked now after an event of EC2 about its machines", name)
 
     def reconcile_one(self, name: str) -> None:
-        """Publish a job's due statuses, and do everything else that is due for the job. Raises BaiError."""
+        """Check a job, publish its due statuses, and do its due work. Raises BaiError."""
         called = name in self._called
         self._called.discard(name)
         job = self._jobs.get(name) or self._begin(name, called=called)
@@ -238,7 +238,7 @@ class Reconciler:
             found = instances_by_id(self._aws(region).quick_client(), sorted(ids))
         except BaiError as error:
             log.warning(
-                "the jobs of changed instances in %s are not known until the next look: %s", region, error
+                "the jobs of changed instances in %s are unknown until the next check: %s", region, error
             )
             return {}
         return {each.id: each.job_id for each in found if each.job_id}
@@ -389,7 +389,7 @@ class Reconciler:
             # The job's agent was killed after it wrote the node's result and before it wrote the job's
             # result.
             if job.left:
-                log.info("the result of its node becomes the job's: %s", result.sentence)
+                log.info("the result of the job's node becomes the result of the job: %s", result.sentence)
                 content = self._store.get(job.record.node().key("result.json"))
                 job.store.put(job.record.key("result.json"), content, if_absent=True)
             job.left = True

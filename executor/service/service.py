@@ -180,7 +180,7 @@ class Service:
             ):
                 self._counters.retries.inc()
                 raise LaterError(str(error)) from error
-            log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400 - a sentence says it
+            log.error("%s: %s; the entry is not processed any further", name, error)  # noqa: TRY400 - a sentence says it
             self._recovery.settle(name)
 
 

@@ -1,11 +1,11 @@
 """Launches the job of an accepted request, and sends each answer once: first PENDING, and later either
 SUCCEEDED and the executor's event, or ERROR.
 
-If the process is killed at any point, a repeated call continues the launch from what `launch.json` and
-`launched.json` record, and the answers from what the outbox contains. This module writes the messages `00-…`,
-`01-answer` and `02-executor` of a request's outbox. The stored `01-answer` decides which result is sent. If
-EC2 has no capacity, the launch is postponed until the next attempt. The wait is reported (`00-waiting-…`)
-once for each kind of refusal.
+After the process was killed at any point, a repeated call continues. The launch continues from the record in
+`launch.json` and `launched.json`, the answers continue from the content of the outbox. This module writes the
+messages `00-…`, `01-answer` and `02-executor` of a request's outbox. The stored `01-answer` decides which
+result is sent. If EC2 has no capacity, the launch is postponed until the next attempt. The wait for capacity
+is reported (`00-waiting-…`) once for each kind of refusal.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Jobs:
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._waits: dict[str, CapacityWait] = {}
-        """Newest state of the wait for capacity, by entry."""
+        """Name of each waiting entry → newest state of its wait for capacity."""
         self._answered_ms: dict[str, int] = {}
         """Time of AWS's last answer about each waiting entry (ms)."""
 
@@ -176,7 +176,8 @@ class Jobs:
         outbox.keep(ANSWER, self._status(entry, AppStatus.ERROR, text))
 
     def _launch(self, entry: Entry) -> dict[str, Any]:
-        """Return the launched job in the form of the service. Raises LaunchError, RefusedError, _WaitsError, LaterError, StoreError."""
+        """Return the launched job as a table in the benchmark service's format. Raises LaunchError,
+        RefusedError, _WaitsError, LaterError, StoreError."""
         try:
             return self._submitted(entry)
         except RecordError as error:
@@ -193,7 +194,7 @@ class Jobs:
             # An unexpected error is also answered, because otherwise the client would wait forever.
             log.exception("the request could not be read or launched because of a defect")
             raise RefusedError(
-                f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"
+                f"the executor failed because of a defect ({type(error).__name__}); the executor's log has the details"
             ) from error
 
     def _may_try_again(self, entry: Entry, error: AwsError | AwsCredentialsError) -> bool:

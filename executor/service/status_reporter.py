@@ -2,7 +2,7 @@
 users know.
 
 This module writes the messages `10-` to `40-`, `90-` and `91-` of a request's outbox. The messages depend
-only on the job's events, generations and `result.json`. So a late check produces the same messages in the
+only on the job's events, generations and `result.json`, so a late check produces the same messages in the
 same order as an early check.
 """
 

@@ -45,7 +45,7 @@ class Supervisor:
             thread.start()
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin no more checks, and wait for the checks in progress. Return whether these checks finished in
+        """Begin no more checks, and wait for the checks in progress. Return whether all checks finished in
         time."""
         self._stopping.set()
         deadline = time.monotonic() + timeout_s
@@ -76,7 +76,7 @@ class Supervisor:
                 log.warning("open jobs: %s", error)
             except Exception:
                 # An unexpected error must not prevent the next check.
-                log.exception("a look at all open jobs failed by a defect")
+                log.exception("the check of all open jobs failed because of a defect")
             self._stopping.wait(pause_s)
 
     def _look(self) -> None:
@@ -102,6 +102,6 @@ class Supervisor:
             self._troubles.pop(name, None)
 
     def _reap(self) -> None:
-        """Terminate expired machines, if this replica does so for all replicas. Raises StoreError."""
+        """Terminate expired machines, if this replica is the leader. Raises StoreError."""
         if self._share.is_leader:
             self._reconciler.reap()

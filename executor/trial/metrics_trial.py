@@ -183,8 +183,8 @@ class MetricsTrial:
 def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[MetricsTrial], None] | None) -> bool:
     """Call `show`, in a child process, with the values that `metrics` find in the file `log` ("-": standard
     input). Without `show`, print the records that a run would make, one JSON object per line. Returns False
-    if a required metric has no value. Raises UsageError if there is no such file, or if a pattern takes more
-    than a second on a line.
+    if a required metric has no value. Raises UsageError if the file `log` cannot be read, or if a pattern
+    takes more than a second on a line.
     """
     if log == STDIN:
         return _try_stream(metrics, sys.stdin.buffer, "standard input", show)
@@ -237,7 +237,7 @@ def _try_file(
         if ended == ENDS_WITH and (marked := marked_search(mark[:])) is not None:
             raise UsageError(
                 f'{name}: the pattern of "{metrics[marked.metric].name}" takes more than {LIMIT_SECONDS:.0f} s on the line at byte '
-                f"{marked.offset}, and a run would switch it off there; nested repetitions such as (a+)+ are the usual cause"
+                f"{marked.offset}, and a run would stop using the pattern from this line on; nested repetitions such as (a+)+ are the usual cause"
             )
     if ended not in (0, _MISSING):
         raise UsageError(f"{name}: the search for metrics was cut short ({ended})")

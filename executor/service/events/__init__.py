@@ -1,2 +1,2 @@
-"""Reads and checks the events that the service receives, requests as well as EC2's events, and writes the
-messages that it sends. The modules do no I/O."""
+"""Reads and checks the events that the service receives: requests, commands and EC2's events. Writes the
+messages that the service sends. The modules do no I/O."""

@@ -27,7 +27,7 @@ KINDS: Mapping[str, str] = {
 
 
 class UnreadableInstanceEventError(ValueError):
-    """A message is not an event; the text contains the reason."""
+    """Raised for a message that is not an event; the text contains the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def read_instance_event(text: str) -> InstanceEvent | None:
     """Return the event in a JSON text; None if the text is about something else. Raises
     UnreadableInstanceEventError."""
     if len(text) > _LARGEST:
-        raise UnreadableInstanceEventError(f"it has {len(text):,} characters")
+        raise UnreadableInstanceEventError(f"the message has {len(text):,} characters")
     try:
         event = parse_json(text, where="it")
     except RecordError as error:
@@ -75,5 +75,5 @@ def instance_event(event: Any) -> InstanceEvent | None:
 
 def _matching(pattern: re.Pattern[str], value: Any, key: str) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise UnreadableInstanceEventError(f"its {key} is {str(value)[:60]!r}")
+        raise UnreadableInstanceEventError(f"the message's {key} is {str(value)[:60]!r}")
     return value

@@ -84,8 +84,8 @@ def read_event(content: bytes | None) -> Event:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether `text` can be encoded as UTF-8. Text from JSON may contain lone surrogates, which
-    cannot."""
+    """Return whether `text` can be encoded as UTF-8. Text from JSON may contain lone surrogates, which cannot
+    be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:

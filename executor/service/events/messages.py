@@ -99,7 +99,7 @@ class MessageWriter:
     def command_response(
         self, source: Event, code: ReturnCode, text: str, value: Any | None = None
     ) -> Message:
-        """Return the answer to the command `source`."""
+        """Return the answer to the command in the event `source`."""
         payload = {
             "return_code": int(code),
             "message": text,

@@ -143,8 +143,8 @@ _Refusal = tuple[Where, str, str]
 
 
 def bounded_limits(limits: JobLimits, bounds: Bounds) -> JobLimits:
-    """Return the configured `limits`, with a default value for each bound on limits that jobs may set
-    themselves."""
+    """Return the configured `limits`. If `bounds` limits the duration of jobs, `max_runtime` is at most that
+    duration."""
     if bounds.duration is None:
         return limits
     return replace(limits, max_runtime=min(limits.max_runtime or EC2_MAX_RUNTIME, bounds.duration))
@@ -158,8 +158,8 @@ def _not_yours(table: Raw) -> Iterator[_Refusal]:
 
 
 def _this_machine(table: Raw) -> Iterator[_Refusal]:
-    """Yield a refusal for each reference to a file or an environment variable of the service's own machine,
-    and to another job, which may belong to another client."""
+    """Yield a refusal for each reference to a file or an environment variable of the service's own machine. A
+    reference to another job is also refused, because that job may belong to another client."""
     for where, source in (*items(table, "data", "sources"), *items(table, "server", "models")):
         src = text_at(source, "src")
         if src and scheme_of(src) not in REMOTE_SCHEMES:
@@ -235,7 +235,7 @@ def _volume_totals(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
                 total += max(amount, 0)
                 if total > most:
                     problem = f"makes {total} {unit} of volumes for a machine"
-                    yield (*where, keys[what]), problem, f"keep them below {most} {unit} in all"
+                    yield (*where, keys[what]), problem, f"request at most {most} {unit} for all volumes"
 
 
 def _volume_types(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:

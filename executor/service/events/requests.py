@@ -43,7 +43,7 @@ class ServiceJob:
 
 def is_ours(event: Event, engine_ids: Sequence[str]) -> bool:
     """Return whether a fetcher event is for this service and its job must run now. Raises
-    UnreadableEventError if the event does not say so."""
+    UnreadableEventError if the event does not name its engine."""
     contents = _contents(event)
     info = contents.get("info")
     if not isinstance(info, Mapping):
@@ -191,7 +191,9 @@ def _half_characters(payload: Mapping[str, Any]) -> list[str]:
     """Return a mistake for each text or key with lone surrogates, which JSON can contain but UTF-8 cannot."""
     texts = ((place, text) for place, text in _leaves(payload, "payload") if isinstance(text, str))
     return [
-        f"{place} holds half a character; write it as UTF-8" for place, text in texts if not is_utf8(text)
+        f"{place} holds half a character (a lone surrogate); write the text as UTF-8"
+        for place, text in texts
+        if not is_utf8(text)
     ]
 
 
@@ -368,7 +370,8 @@ def _scripts(payload: Mapping[str, Any], problems: list[str]) -> Iterator[Source
 
 
 def _address_problem(dst: Any) -> str | None:
-    """Return the reason why an instance cannot pull a source from the address `dst`; None if it can."""
+    """Return the reason why an instance cannot pull a source from the address `dst`; None if the address is
+    usable."""
     if not isinstance(dst, str) or scheme_of(dst) not in REMOTE_SCHEMES or "\0" in dst:
         return ": dst must be an address such as s3://bucket/key"
     scheme = SCHEMES.get(dst.partition("://")[0])

@@ -95,7 +95,7 @@ def test_the_gha_format_fits_its_custom_tools() -> None:
             "extra": "job j-1, the median of 3 runs",
         }
     ]
-    assert notes == ["tool: customSmallerIsBetter", "left out, because they have no better: plain"]
+    assert notes == ["tool: customSmallerIsBetter", "left out, because they have no better direction: plain"]
 
 
 def test_gha_export_of_metrics_with_both_directions_asks_for_names() -> None:

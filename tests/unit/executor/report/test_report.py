@@ -223,7 +223,7 @@ def test_the_report_shows_duration_and_cost_of_launch_boot_and_phases(tmp_path: 
     assert costs["run"] == pytest.approx(0.09)
     assert "USD for 1 × m5.large at 3.6000 USD an hour" in cost_sentence(made)
     assert "at most, because the job ran on spot capacity" in cost_sentence(made)
-    assert "can be written under [prices]" in cost_sentence(report(job))
+    assert "write the price under [prices]" in cost_sentence(report(job))
 
 
 @pytest.mark.parametrize("hours", [1, -1])
