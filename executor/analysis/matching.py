@@ -21,8 +21,8 @@ _NO_DIRECTION = "no direction"
 
 
 def converted(value: RunValue, units: str) -> float | None:
-    """Return the number of a run in other units; None if it cannot be converted. A rate is not converted to a
-    duration, because the minimum of a rate is the maximum of the duration.
+    """Return the number of a run in other units; None if the number cannot be converted. A rate is not
+    converted to a duration, because the minimum of a rate is the maximum of the duration.
     """
     if value.units == units:
         return value.value

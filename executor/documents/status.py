@@ -332,7 +332,7 @@ def _hints(hints: Hints | None) -> list[Fact]:
     text = hints.text if len(hints.text) <= _HINT_CHARACTERS else f"{hints.text[: _HINT_CHARACTERS - 1]}…"
     return [
         Fact("hints", text),
-        Fact("", f"given on node {hints.node} in generation {hints.generation}, {time_since(hints.time)}"),
+        Fact("", f"sent by node {hints.node} in generation {hints.generation}, {time_since(hints.time)}"),
     ]
 
 

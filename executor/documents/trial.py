@@ -19,7 +19,8 @@ from executor.trial.metrics_trial import MetricsTrial, PatternResult
 
 
 def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
-    """Yield the statistics of each metric, and below them the metric's errors and near misses."""
+    """Yield the statistics of each metric, followed by the metric's errors and the lines that almost
+    match."""
     pace = f" at {trial.lines_per_second:,.0f} lines/s" if trial.seconds else ""
     searched = f"searched for {counted(len(trial.metrics), 'metric')}{pace}"
     yield Paragraph(f"{trial.log}: {counted(trial.lines, 'line')}, {size(trial.bytes)}; {searched}")

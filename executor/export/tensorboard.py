@@ -36,7 +36,7 @@ def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
     try:
         if place.exists() and (read_json(place / _MARK) or {}).get("job_id") != facts.job.job.id:
             raise ExportError(
-                f"{place} exists, but no export has made it; name another folder, or move it away"
+                f"{place} exists, but was not made by an export; name another folder, or move this folder away"
             )
         folder.mkdir(parents=True, exist_ok=True)
         # The new export is written elsewhere and then moved, so that a reader of the folder never sees an

@@ -91,7 +91,7 @@ def fetch_files(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise UsageError(
-            f"the repository did not arrive within {FETCH_SECONDS:g} s; clone it, and name the folder with path"
+            f"the repository did not arrive within {FETCH_SECONDS:g} s; clone the repository, and name its folder in [ml.script] path"
         ) from error
     except _GitError as error:
         raise UsageError(_reason(str(error), ref)) from error
@@ -197,7 +197,7 @@ class _Repository:
     def _require_size(self) -> None:
         if _size(self._place) > MOST_BYTES:
             raise UsageError(
-                f"the repository has more than {MOST_BYTES / (1 << 30):g} GiB; clone it, and name the folder with path"
+                f"the repository has more than {MOST_BYTES / (1 << 30):g} GiB; clone the repository, and name its folder in [ml.script] path"
             )
 
 
@@ -233,7 +233,7 @@ def _reason(printed: str, ref: str | None) -> str:
         wanted = f'branch, tag or full commit "{ref}"' if ref is not None else "default branch"
         return f"the repository has no {wanted}; correct ref"
     if _LOGIN.search(printed):
-        return "the repository does not exist or needs a login, and bai has none; clone it, and name the folder with path"
+        return "the repository does not exist or needs a login, and bai has no login; clone the repository, and name its folder in [ml.script] path"
     if _NO_REPOSITORY.search(printed):
         return "there is no repository; correct the address"
     lines = [line.strip() for line in printed.splitlines() if line.strip()]

@@ -209,7 +209,7 @@ def _read_other_arms(
     job_request: JobRequest, arms: OtherArms, first: Descriptor, findings: list[Finding]
 ) -> tuple[Descriptor, list[Finding]]:
     """Return the descriptor that combines `first` and the descriptors in the files of `arms`, with the
-    warnings about all of them."""
+    warnings about all descriptors."""
     from executor.descriptor import load
     from executor.planning.arms import as_arms
 

@@ -192,7 +192,7 @@ def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
         says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
         raise UsageError(
             f'the job "{job.job.id}" exists already and runs something else than {says} now; '
-            "give another --job-id, or none"
+            "give another --job-id, or leave the option out"
         )
 
 

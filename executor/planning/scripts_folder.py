@@ -150,7 +150,7 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
     The following files do not belong to the benchmark: those that .gitignore and .baiignore files name (in
     the folder, below it, and above it up to the repository's root), names in `LEFT_OUT`, virtual
     environments, and the folders `leave_out`. `leave_out` includes the job store, because the job store may
-    be inside `folder`. Links must stay inside the folder.
+    be inside `folder`. Links must point inside the folder.
     """
     root = folder.resolve()
     if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered

@@ -95,7 +95,7 @@ def timed_commands(
     """
     if names and len(names) != len(texts):
         raise UsageError(
-            f"--command-name is given {len(names)} times for {len(texts)} commands; name each or none"
+            f"--command-name is given {len(names)} times for {len(texts)} commands; name each command, or none"
         )
     _check_parameters(texts, parameters, around)
     found: list[TimedCommand] = []

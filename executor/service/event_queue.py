@@ -60,8 +60,8 @@ class EventQueue:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more events. A pending request to SQS is not interrupted; the messages that it returns
-        will be delivered again."""
+        """Accept no more events. A pending request to SQS is not interrupted; SQS delivers the messages of
+        such a request again."""
         self._stopping.set()
 
     def _run(self) -> None:

@@ -197,7 +197,7 @@ def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[Metrics
     if stat.S_ISDIR(mode):
         raise UsageError(f"{log} is a folder; name a log to try")
     if not os.access(log, os.R_OK):
-        raise UsageError(f"{log} cannot be read; its permissions forbid it")
+        raise UsageError(f"{log} cannot be read; its permissions forbid reading")
     if stat.S_ISREG(mode):
         return _try_file(metrics, log, str(log), show)
     with log.open("rb") as stream:
@@ -265,7 +265,7 @@ def _in_child(work: Callable[[], int]) -> int:
 
 
 class TrialFindings:
-    """Collects doubts about the values of patterns."""
+    """Collects doubts about the values that patterns find."""
 
     def __init__(self, tried: Sequence[PatternResult]) -> None:
         self._tried = tried

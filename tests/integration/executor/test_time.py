@@ -190,7 +190,7 @@ def test_a_command_that_fails_is_named_with_its_exit_code(cli: LocalCli) -> None
         (["true", "--runs", "2", "--until", "2%"], "--runs excludes --until"),
         (["true", "--until", "little"], "must be a text with a percentage"),
         (["true", "-L", "x", "1,2"], "no command has {x} in it"),
-        (["true", "-n", "a", "-n", "b"], "name each or none"),
+        (["true", "-n", "a", "-n", "b"], "name each command, or none"),
         (["true", "--prepare", "a", "--prepare", "b"], "one for all, or one for each"),
         (["true", "--export-json", "no/such/folder.json"], "there is no folder"),
         (["true", "--setup", "false"], "exited with code 1; nothing was timed"),

@@ -79,7 +79,7 @@ def test_verbose_status_shows_hints_and_truncates_long_ones(
 
     lines = shown(verbose, capsys)
     assert lines[at].split(maxsplit=1)[1] == '{"initBatchSize": 64}'
-    assert lines[at + 1].strip().startswith("given on node 2 in generation 1, ")
+    assert lines[at + 1].strip().startswith("sent by node 2 in generation 1, ")
     assert status_as_json(verbose)["hints"]["text"] == '{"initBatchSize": 64}'
     assert not any(line.startswith("hints") for line in shown(view, capsys))
     long = replace(verbose, hints=replace(hints, text="[" + "1, " * 20_000 + "1]"))

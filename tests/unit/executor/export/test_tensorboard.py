@@ -129,7 +129,7 @@ def test_a_foreign_folder_is_not_touched(job: HandmadeJob, tmp_path: Path) -> No
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")
 
-    with pytest.raises(ExportError, match="no export has made it"):
+    with pytest.raises(ExportError, match="was not made by an export"):
         exported(job, tmp_path / "tb")
 
     assert theirs.read_text() == "mine"
