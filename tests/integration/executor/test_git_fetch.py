@@ -140,7 +140,7 @@ def test_a_private_repository_is_refused_without_using_stored_credentials(
     (home / ".gitconfig").write_text(f"[credential]\nhelper = {helper}\n")
     (home / ".netrc").write_text("machine 127.0.0.1 login user password password\n")
 
-    with pytest.raises(UsageError, match="does not exist or needs a login, and bai has none"):
+    with pytest.raises(UsageError, match="does not exist or needs a login, and bai has no login"):
         _fetch(
             server,
             private,
@@ -215,7 +215,7 @@ def test_a_repository_that_is_too_large_is_refused(
     repository.commit({"zeros": "0" * 3_000_000})  # a small object, a large file
     monkeypatch.setattr(executor.planning.git_fetch, "MOST_BYTES", 1 << 20)
 
-    with pytest.raises(UsageError, match=r"^the repository has more than .* GiB; clone it"):
+    with pytest.raises(UsageError, match=r"^the repository has more than .* GiB; clone the repository"):
         _fetch(server, repository, tmp_path / "place")
 
 

@@ -118,7 +118,7 @@ def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
 
 
 def test_a_percentage_condition_on_values_that_are_not_positive_is_refused() -> None:
-    with pytest.raises(UsageError, match="write the bound in its units"):
+    with pytest.raises(UsageError, match="write the bound in the metric's units"):
         holds("throughput < -5%", compared([-1, 1], [2, 3]))
 
 
@@ -160,5 +160,5 @@ def test_a_condition_that_a_history_cannot_judge_is_undecided_or_refused() -> No
     assert holds(text, against_history(side(100, 101), side(50))) is None
     with pytest.raises(UsageError, match='no metric "throughput" in common; they have: loss'):
         holds(text, against_history(side(1, 2, 3, name="loss"), side(2, name="loss")))
-    with pytest.raises(UsageError, match="write the bound in its units"):
+    with pytest.raises(UsageError, match="write the bound in the metric's units"):
         holds(text, against_history(side(-1, 0, 1), side(0)))

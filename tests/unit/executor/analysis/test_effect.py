@@ -271,7 +271,7 @@ def test_one_run_on_a_side_has_no_interval() -> None:
     ("a", "b", "change", "excludes", "word"),
     [
         ([5.0, 5.0], [5.0, 5.0], 0.0, False, "same number"),
-        ([5.0, 5.0], [10.0, 10.0], 1.0, False, "that of rounding to such steps"),
+        ([5.0, 5.0], [10.0, 10.0], 1.0, False, "the scatter of rounding"),
         ([5.0, 5.0], [10.0, 10.1, 9.9], 1.0, True, "side A"),
         ([0.0, 1.0], [0.0, 3.0], 1.0, False, "not all values of the metric are positive"),
         ([-2.0, -1.9, -2.1], [-3.0, -2.9, -3.1], -1.0, True, "not all values of the metric are positive"),

@@ -248,7 +248,7 @@ def test_a_variable_of_the_matrix_that_cannot_be_replaced_is_named_with_its_valu
 def test_matrix_values_that_give_the_same_job_twice_are_refused(values: str) -> None:
     given = replace(request(f'"env.vars.A" = {values}'), variables={"ONE": "1"})
 
-    with pytest.raises(UsageError, match=r'\[matrix\] env\.vars\.A: two of its values are "1"'):
+    with pytest.raises(UsageError, match=r'\[matrix\] env\.vars\.A: two values are "1"'):
         matrix_plan(given, "g")
 
 

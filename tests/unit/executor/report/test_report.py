@@ -70,7 +70,7 @@ def test_many_points_are_thinned_for_the_page_with_a_note(tmp_path: Path) -> Non
     (series,) = plots.table["plots"][0]["series"]
     assert len(series["v"]) == len(series["t"]) <= 16_000
     assert 99 in series["v"]
-    assert f"{len(series['v']):,} of 17,000 points are drawn, extremes kept" in html_report(made)
+    assert f"{len(series['v']):,} of 17,000 points are drawn, including the extremes" in html_report(made)
     assert made.metrics[0].lines[0].figures is not None
     assert made.metrics[0].lines[0].figures.count == 17_000
 
