@@ -392,7 +392,7 @@ def test_local_mpi_nodes_become_one_node_with_all_processes(
     assert table == StrategyTable(name=strategy, nodes=1, processes_per_node=together, launch=MpiLaunch.USER)
     note = one_node_note(descriptor(hardware=hardware))
     assert note is not None
-    assert "stands for 3 nodes" in note
+    assert "replaces 3 nodes" in note
 
 
 def test_settings_of_torchrun_reach_the_job() -> None:

@@ -146,7 +146,7 @@ def closed() -> Iterator[Path]:
 
 def test_a_folder_that_cannot_be_entered_is_refused_by_name(closed: Path) -> None:
     with pytest.raises(
-        ScriptsError, match=r"/data: cannot be read: Permission denied\. Name it in \.baiignore"
+        ScriptsError, match=r"/data: cannot be read: Permission denied\. Name the folder in \.baiignore"
     ):
         survey_scripts(closed / "open")
 

@@ -414,6 +414,6 @@ def test_a_summary_shows_headline_and_spread_and_names_omissions(tmp_path: Path)
     screen = without_control(raw.getvalue().decode()).partition("digits-1 ──")[2]
     assert "max 227" in screen
     assert {"headline", "median", "stdev", "p95"} <= set(screen.split())
-    assert "warm-up, of throughput (2)" in screen
+    assert "as warm-up: throughput (2)" in screen
     assert "throughput: not steady: still rises at the end" in screen
     assert "never: all its values (1) are warm-up" in screen
