@@ -104,7 +104,7 @@ class SinkThread(threading.Thread, ABC):
     """
 
     _on_this_machine = False
-    """Whether a round of this sink needs no network. If so, the last round runs even after the
+    """Whether a round of this sink needs no network. In this case, the last round runs even after the
     deadline, because other sinks have possibly used up the time."""
 
     def __init__(self, name: str) -> None:
