@@ -39,8 +39,8 @@ class _Command(NamedTuple):
     function: str
     """The command's module in `executor/commands/`, and the command's function in that module."""
     help: str
-    """First sentence of the function's docstring. It is repeated here, so that `bai --help` does not import
-    the commands' modules."""
+    """First sentence of the function's docstring. The sentence is repeated here, so that `bai --help` does
+    not import the commands' modules."""
     starts: bool = False
     """Whether the command starts a job. Until the job is started, Ctrl-C ends the command with the message
     "nothing was started"."""
@@ -51,8 +51,8 @@ class _Command(NamedTuple):
     """Name of a class in the command's module that reads the command line, if the command has a syntax of its
     own; None if Typer's usual class reads it."""
     plain: int | None = None
-    """Number of words after the command's name in command lines that are read without Typer, to save time.
-    None if Typer reads all command lines of the command."""
+    """Number of arguments of a command line that is read without Typer, to save time. None if Typer reads all
+    command lines of the command."""
 
 
 _COMMANDS = {
@@ -119,8 +119,8 @@ def group() -> TyperGroup:
 
 
 def _run_without_typer(words: Sequence[str]) -> None:
-    """If the command line has no option other than `--json`, run the command and end the process. In any
-    other case, return without doing anything."""
+    """Run the command and end the process, if the command line has no option other than `--json`. Return
+    without doing anything if Typer must read the command line."""
     name, *values = [each for each in words if each != "--json"] or [""]
     count = _COMMANDS[name].plain if name in _COMMANDS else None
     if len(values) != count or any(each.startswith("-") for each in values):
@@ -251,7 +251,7 @@ def _refuse(error: BaiError) -> ExitCode:
 
 
 def _error_table(error: BaiError) -> dict[str, Any]:
-    """Return what a failed command prints as JSON. The same message is also printed to stderr for the
+    """Return what a failed command prints as JSON. The error's message is also printed to stderr for the
     user."""
     findings = [each.as_table() for each in getattr(error, "findings", ())]
     table = {"type": "error", "exit_code": int(exit_code_of(error)), "message": str(error)}

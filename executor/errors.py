@@ -55,7 +55,7 @@ class NextStepError(BaiError):
 
 
 class UsageError(NextStepError):
-    """The user's request is invalid. The message says how to correct it."""
+    """The user's request is invalid. The message says how to correct the request."""
 
 
 class DeadAgentError(UsageError):
@@ -75,7 +75,7 @@ class NotStartedError(BaiError):
 
 
 class LaunchError(NotStartedError):
-    """The launch was refused for good. No process of the job runs, and the job has a result."""
+    """The launch was refused, and is not retried. No process of the job runs, and the job has a result."""
 
 
 class NoResultError(NextStepError):
@@ -129,8 +129,8 @@ class WheelError(BaiError):
 
 
 class AwsError(BaiError):
-    """AWS refused a request or did not answer. The message names the call. `code` is AWS's error code; empty
-    if AWS sent no code."""
+    """AWS refused a request or did not answer. The message names the API call. `code` is AWS's error code;
+    empty if AWS sent no code."""
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)

@@ -1,5 +1,5 @@
-"""Manages this user's cache folder, and folders that each belong to one process. If that process is killed, a
-later process removes its folders."""
+"""Manages this user's cache folder, and folders that each belong to one process. If a process is killed, a
+later process removes the folders of the killed process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _KEPT = 5
 """Number of most recently used files that are kept in each folder of the cache. Several files are kept
 because other versions of `bai` may use them at the same time."""
 _IN_USE_S = 3600.0
-"""Time after its last use for which a file of the cache is never removed (seconds). A launch uploads a new
-file within minutes."""
+"""Time after its last use for which a file of the cache is never removed (seconds). A launch uploads a file
+within minutes of writing the file into the cache."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -34,7 +34,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def in_cache(path: Path) -> bool:
-    """Return whether the cache contains `path`. If so, record that the file was just used."""
+    """Return whether the cache contains `path`. Record that a file in the cache was just used."""
     with suppress(OSError):  # The cache may belong to another user.
         os.utime(path)
     return path.exists()
@@ -72,7 +72,7 @@ def new_owned_folder(
         else:
             if folder.is_dir():
                 return folder
-    raise last or FileNotFoundError(None, "new folders go away at once", str(parent))
+    raise last or FileNotFoundError(None, "new folders are removed at once", str(parent))
 
 
 def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -> Path:

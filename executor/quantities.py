@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
-"""Units of a metric whose values are shown as sizes → text after the size."""
+"""Units of metrics that are shown as sizes, each with the text that follows the size."""
 _LARGEST_SIZE = 99.9 * 2**40
 _WHOLE = re.compile(r"-?[0-9][0-9,]*")
 

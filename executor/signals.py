@@ -48,8 +48,8 @@ def raised_signals() -> Iterator[None]:
 
 
 def _builds_a_model(frame: FrameType | None) -> bool:
-    """Return whether pydantic is running. If so, the SignalError must be raised later, because pydantic
-    converts any exception of a callback into its own."""
+    """Return whether pydantic is running. A SignalError is not raised while pydantic runs, because pydantic
+    converts any exception of a callback into its own exception."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("pydantic."):
             return True

@@ -57,7 +57,7 @@ class SetupOptions(OptionTable):
         typer.Option(
             "--data-bucket",
             metavar="NAME",
-            help='Another bucket that instances may read; can be repeated. Replaces the buckets of an earlier setup ("": none).',
+            help='Another bucket that instances may read; can be repeated. The given buckets replace those of an earlier setup; "" means none.',
         ),
     ] = None
     job_days: Annotated[
@@ -263,7 +263,7 @@ class SetupDialogue:
         if present not in (None, wanted.bucket):
             jobs = command("list", "--bucket", str(present))
             say(
-                f"the configuration's bucket {present} will be replaced by {wanted.bucket}; `{jobs}` shows its jobs"
+                f"the configuration's bucket {present} will be replaced by {wanted.bucket}; `{jobs}` shows the old bucket's jobs"
             )
         agreed = False
         try:
@@ -328,8 +328,8 @@ class SetupDialogue:
         return account_setup(replace(settings, region=region), name, say)
 
     def _choices(self, setup: AccountSetup, before: Choices | None, network: Network) -> Choices:
-        """Return what the user wants: the values of options and the answers to questions. All other values
-        are the existing ones or the defaults."""
+        """Return what the user wants: the values of options and the answers to questions. A value that the
+        user did not give is the existing value or the default."""
         from executor.backends.ec2.setup.account_setup import Choices
 
         given = self.given

@@ -56,7 +56,7 @@ def compare(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Fail if a metric changed in this way, e.g. 'throughput < -5%'; can be repeated. The exit code then depends only on these conditions.",
+            help="Fail if a metric changed in this way, e.g. 'throughput < -5%'; can be repeated. With --fail-if, only such conditions set the exit code.",
         ),
     ] = None,
     output: Annotated[
@@ -69,7 +69,7 @@ def compare(
 
     A job has one run, or several with [repeat]. A single group of jobs is compared combination by
     combination. Exit code 1: a metric with a better direction is worse, or a condition of --fail-if holds.
-    Exit code 2: such a metric or condition cannot be judged.
+    Exit code 2: a metric with a better direction, or a condition of --fail-if, cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
@@ -155,8 +155,8 @@ def _against_history(
 
 
 def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, float]:
-    """If a side has only one run, return the scatter of earlier runs of the first side's job, by metric.
-    Otherwise, return an empty table."""
+    """Return the scatter of earlier runs of the first side's job, by metric. The table is empty if each side
+    has two or more runs."""
     if min(len(side.runs) for side in sides) >= 2:
         return {}
     known = {job.runs.job_id for side in sides for job in side.jobs}
@@ -184,7 +184,10 @@ def _worst(found: bool, unjudged: bool) -> int:
 
 def ab(
     first: Annotated[
-        Path, typer.Argument(metavar="A.toml", help="The descriptor to compare the others with.")
+        Path,
+        typer.Argument(
+            metavar="A.toml", help="The descriptor with which all other descriptors are compared."
+        ),
     ],
     others: Annotated[
         list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="One or more other descriptors.")
@@ -212,8 +215,8 @@ def ab(
     """Compare benchmarks that take turns on one machine.
 
     The order of the runs is random. The descriptors may differ in command, arguments, scripts, data,
-    environment variables, labels and metrics. Exit code: that of the job if the job does not succeed.
-    Otherwise 1 if a metric with a better direction is worse, as in `bai compare`.
+    environment variables, labels and metrics. Exit code: that of the job if the job does not succeed. If the
+    job succeeds, the exit code is 1 if a metric with a better direction is worse, as in `bai compare`.
     """
     from executor.commands.submission import run_to_end, seed_for
     from executor.planning.request import JobRequest, OtherArms

@@ -1,4 +1,4 @@
-"""Commands about benchmark descriptors. These commands run no benchmark."""
+"""Commands that work on benchmark descriptors without running a benchmark."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def validate(
 
 
 def _with_arguments(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield the files. A folder and the file after it are combined: the file is a script in the folder."""
+    """Yield each file with its arguments. The argument of a folder is the next word, which names a script in
+    the folder."""
     left = list(files)
     while left:
         file = left.pop(0)
@@ -363,8 +364,8 @@ def _uses(descriptor: Descriptor) -> list[PresetUse]:
 
 
 def _in_a_line(descriptor: Descriptor, *, here: bool, place: str) -> str:
-    """Return a descriptor in one line: its command, its backend, and the numbers of metrics and sources.
-    here: whether it runs on this machine. place: name of the other backend."""
+    """Return a line about a descriptor: command, backend, and numbers of metrics and sources. here: whether
+    the benchmark runs on this machine. place: name of the backend for a benchmark that runs elsewhere."""
     code = descriptor.ml.benchmark_code or ""
     args = descriptor.ml.args or ""
     lines = code.strip().splitlines()

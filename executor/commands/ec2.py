@@ -1,4 +1,5 @@
-"""Commands about EC2 itself and bai's configuration for it. No other commands depend on EC2."""
+"""Commands about EC2 itself and bai's configuration for it. The commands in other modules do not depend on
+EC2."""
 
 from __future__ import annotations
 
@@ -206,7 +207,7 @@ class _Reaping:
         """Number of machines and jobs that all checks have found."""
         self.troubles = 0
         self._said: set[str] = set()
-        """Sentences that the last check printed. The next check does not print them again."""
+        """Sentences that the last check printed. The next check does not print these sentences again."""
         self._saying: set[str] = set()
         self._look = BucketLook(
             settings=settings,

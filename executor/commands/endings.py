@@ -57,9 +57,9 @@ def scale(
 ) -> None:
     """Change the number of nodes of an elastic job while it runs.
 
-    The job ends its processes, which have limits.grace to save their state, and starts them again on N nodes.
-    N must be within the range of hardware.distributed.num_instances. Nodes with the highest numbers leave; a
-    new node gets a number that no node had before.
+    The job ends its processes, and starts new processes on N nodes. The old processes have limits.grace to
+    save their state. N must be within the range of hardware.distributed.num_instances. Nodes with the highest
+    numbers leave; a new node gets a number that no node had before.
     """
 
     record = options.find(job)
@@ -134,8 +134,9 @@ class _Pruning:
     failed: int = 0
 
     def run(self, *, dry_run: bool, json_: bool, silent: bool = False) -> str | None:
-        """Delete the jobs and environments, or only list them. Each is printed unless `silent`. Return a text
-        with their number and total size; None if there are none."""
+        """Delete the jobs and environments, or only list them. Each job and environment is printed unless
+        `silent`. Return the number and total size of jobs and environments as text; None if there are
+        none."""
         from bai_agent.requirements.venv_cache import venv_cache
         from executor.jobs.prune import prune_jobs, prune_venvs
         from executor.quantities import size
@@ -177,8 +178,8 @@ def rm(
 ) -> None:
     """Delete ended jobs of this machine.
 
-    Deletes their records, logs, metrics and artifacts. A running job is not deleted. If one of the named jobs
-    is not found, nothing is deleted.
+    Deletes the records, logs, metrics and artifacts of the jobs. A running job is not deleted. If one of the
+    named jobs is not found, nothing is deleted.
     """
     from executor.jobs.prune import remove_job
     from executor.quantities import size

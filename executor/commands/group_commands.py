@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> int:
-    """Create the group that `job_request` describes, and run it. Return the worst exit code of its jobs. If
-    the group exists already, it is continued."""
+    """Create the group that `job_request` describes, and run it. Return the worst exit code of the group's
+    jobs. If the group exists already, it is continued."""
     from executor.jobs.resolved_request import FetchedScripts
     from executor.signals import SignalError, raised_signals
 
@@ -44,8 +44,8 @@ def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | N
 def _make_group(
     job_request: JobRequest, options: JobOptions, fetched: FetchedScripts, *, group_id: str | None
 ) -> tuple[GroupRecord, JobOptions]:
-    """Create the group that `job_request` describes in its store, unless it exists there. Return the group,
-    and the options with which commands find it."""
+    """Create the group that `job_request` describes, unless its store already has the group. Return the
+    group, and the options with which commands find it."""
     from executor.jobs.resolved_request import fetched_digest, resolved_request
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import check_id, read_file
@@ -72,8 +72,8 @@ def _make_group(
         raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
     if not group.create(plan) and group.first_plan() != plan:
         raise UsageError(
-            f'the group "{drawn}" exists already and runs something else than {job_request.file} and the options say now; '
-            f"give another --job-id, or none; `{there.command('resume', drawn)}` continues it"
+            f'the group "{drawn}" exists already and runs something else than {job_request.file} with these options; '
+            f"give another --job-id, or none; `{there.command('resume', drawn)}` continues the group"
         )
     say(f"the group {drawn} has {len(plan.jobs)} jobs, {plan.max_parallel} at a time")
     return group, there
@@ -109,8 +109,8 @@ def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | 
 
 
 def continue_group(group: GroupRecord, options: JobOptions, *, json_: bool) -> int:
-    """Run a group to its end, and print the comparison of its combinations. Return the worst exit code of its
-    jobs."""
+    """Run a group to its end, and print the comparison of its combinations. Return the worst exit code of the
+    group's jobs."""
     from executor.jobs.resolved_request import FetchedScripts
 
     with FetchedScripts() as fetched:
@@ -161,8 +161,8 @@ def group_status(group: GroupRecord, options: JobOptions, *, wait: bool, json_: 
 
 
 def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: bool) -> None:
-    """Prevent further jobs of a group from starting, and ask its running jobs to end. If jobs cannot be
-    asked, raises the error about the first."""
+    """Prevent further jobs of a group from starting, and ask its running jobs to end. Raises the first error
+    if a request to a job fails."""
     first = group.cancel()
     running = [
         each for each in _view(group, options).jobs if each.status is not None and each.status.outcome is None
@@ -174,7 +174,7 @@ def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: b
             print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
         except BaiError as error:
             errors.append(error)
-    done = "no further job of it starts" if first else "it was cancelled before"
+    done = "no further job of the group starts" if first else "it was cancelled before"
     print_done(JobRecord(group.store, group.group_id), done, json_=json_)
     for also in errors[1:]:
         say(str(also))
@@ -199,8 +199,8 @@ def group_comparison(group: GroupRecord, options: JobOptions) -> GroupComparison
 
 
 def write_page(compared: GroupComparison, form: str, output: Path | None) -> None:
-    """Write the report of a group to `output`, or to standard output if it is None. Raises UsageError for a
-    format that groups do not support."""
+    """Write the report of a group to `output`, or to standard output if `output` is None. Raises UsageError
+    for a format that groups do not support."""
     from executor.documents.group_document import combination_blocks, job_blocks
     from executor.report.html import html_page
     from executor.report.markdown import markdown_page

@@ -133,7 +133,7 @@ def duration_of(option: str, text: str) -> timedelta:
 
 
 def time_ago(option: str, text: str) -> int:
-    """Return the time that lies the duration in an option's value ago (ms UTC). Raises UsageError."""
+    """Return the current time minus the duration in an option's value (ms UTC). Raises UsageError."""
     return now_ms() - round(duration_of(option, text).total_seconds() * 1000)
 
 

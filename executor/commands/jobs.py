@@ -60,8 +60,8 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest last.
 
-    Lists jobs on this machine and, if a bucket is configured, jobs on EC2. Exit code 5 if one of the two
-    cannot be read.
+    Lists jobs on this machine and, if a bucket is configured, jobs on EC2. Exit code 5 if this machine's jobs
+    or the bucket cannot be read.
     """
     from executor.jobs.job_list import EVERY_JOB, listed
     from executor.records.job_status import UNREADABLE
@@ -141,8 +141,8 @@ def status(
 ) -> None:
     """Show the status of a job.
 
-    Shows its phase, the last value of each metric, each node if there are several, and what to do if the
-    agent has died. For a group of jobs, shows the status of each job.
+    Shows the job's phase, the last value of each metric, each node of a job of several nodes, and what to do
+    if the agent has died. For a group of jobs, shows the status of each job.
     """
     from executor.documents.screen import show_blocks
     from executor.documents.status import StatusView, status_as_json, status_blocks
@@ -210,7 +210,9 @@ def fetch(
     options: JobOptions,
     checkpoint: Annotated[
         bool,
-        typer.Option("--checkpoint", help="Also copy the newest checkpoint into a folder named after it."),
+        typer.Option(
+            "--checkpoint", help="Also copy the newest checkpoint, into a folder with the checkpoint's name."
+        ),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -243,8 +245,8 @@ def shell(
     """Open a shell on a machine of a job.
 
     For a job on EC2, the shell is a session of AWS Systems Manager on a machine that is still on. For a job
-    on this machine, the shell starts in the run directory, even after the job's end. It has the environment
-    of the benchmark without the secrets. The exit code is that of the shell.
+    on this machine, the shell starts in the run directory, even after the job's end. The shell has the
+    environment of the benchmark without the secrets. The exit code is that of the shell.
     """
     record = options.find(job)
     sys.exit(options.backends.of(record).shell(record, node=node, on_status=say))

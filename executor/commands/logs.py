@@ -60,7 +60,7 @@ def logs(
         raise UsageError("--node and --all exclude each other; write one of them")
     if repeat is not None and any(others.values()):
         given = " and ".join(name for name, is_given in others.items() if is_given)
-        raise UsageError(f"--repeat prints all of one run; leave out {given}")
+        raise UsageError(f"--repeat prints the whole output of one run; leave out {given}")
     record = options.find(job)
     node = record.node() if rank is None else node_of_rank(record, rank)
     if boot:

@@ -71,8 +71,8 @@ def metrics(
     """Print a job's metrics: statistics, records, numbers.
 
     Three formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark,
-    openmetrics for Prometheus. These three contain the headlines of a successful job. If the job has several
-    runs, each number is the median of the runs' headlines.
+    openmetrics for Prometheus. These three formats contain the headlines of a successful job. If the job has
+    several runs, each number is the median of the runs' headlines.
     """
 
     from executor.jobs.extract import chosen_set, stream_of
@@ -86,7 +86,7 @@ def metrics(
     check_choice("--format", form, _FORMATS)
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
     if prints is None and follow:
-        raise UsageError(f"--follow is for records; {form} has only the numbers of an ended job")
+        raise UsageError(f"--follow needs records, but --format {form} has only the numbers of an ended job")
     record = options.find(job)
     if extract_ is None:
         described, stream = record.job(), "metrics"
@@ -157,7 +157,7 @@ def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
 def _require_generations(record: JobRecord, job: Job) -> None:
     """Raise UsageError if a job has no generations."""
     if not job.has_generations:
-        raise UsageError(f"--generation: {record.job_id} is started only once, because it has no restarts")
+        raise UsageError(f"--generation: {record.job_id} has no generations, because the job has no restarts")
 
 
 def _print_headlines(
@@ -232,7 +232,7 @@ def extract(
         else:
             tell(f"node {each.rank}: {each.summary['records']:,} records of {each.summary['lines']:,} lines")
     if not json_:
-        tell(f"{options.command('metrics', record.job_id, '--extract', str(number))} shows them")
+        tell(f"{options.command('metrics', record.job_id, '--extract', str(number))} shows the records")
 
 
 def _to_mlflow(record: JobRecord, tracking_uri: str | None, experiment: str | None, *, json_: bool) -> None:

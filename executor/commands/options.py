@@ -54,7 +54,7 @@ _SCRIPT_TOO = "A benchmark descriptor (TOML), a script, or a folder followed by 
 RunFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}.")]
 FileOrNoneArgument = Annotated[
     str | None,
-    typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}. Left out with --like or --resume."),
+    typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}. Leave FILE out with --like or --resume."),
 ]
 ResumeOption = Annotated[
     str | None,
@@ -70,7 +70,7 @@ LikeOption = Annotated[
     typer.Option(
         "--like",
         metavar="JOB",
-        help="Run JOB again, in place of FILE, with the same descriptor, scripts, arguments and --set. Other options of this call take precedence.",
+        help="Run JOB again, in place of FILE, with the same descriptor, scripts, arguments and --set. Other options of this call override those of JOB.",
         autocompletion=job_ids_of,
     ),
 ]
@@ -118,14 +118,14 @@ JobIdOption = Annotated[
     ),
 ]
 DataRootOption = Annotated[
-    Path | None, typer.Option("--data-root", metavar="DIR", help="Folder before all absolute data paths.")
+    Path | None, typer.Option("--data-root", metavar="DIR", help="Folder to put before absolute data paths.")
 ]
 ScriptOption = Annotated[
     Path | None,
     typer.Option(
         "--script",
         metavar="PATH",
-        help="A file or folder that the job gets under its own name as $(BAI_SCRIPTS_PATH)/NAME, in place of [ml.script].",
+        help="A file or folder to use in place of [ml.script]. The job finds the copy at $(BAI_SCRIPTS_PATH)/NAME.",
     ),
 ]
 SetOption = Annotated[
@@ -152,7 +152,9 @@ InstanceTypeOption = Annotated[
 MaxCostOption = Annotated[
     float | None,
     typer.Option(
-        "--max-cost", metavar="USD", help="On EC2: refuse a job that can cost more (limits.max_cost)."
+        "--max-cost",
+        metavar="USD",
+        help="On EC2: the job is refused if it can cost more than USD (limits.max_cost).",
     ),
 ]
 MetricOption = Annotated[
@@ -201,7 +203,7 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
     ScriptOptions: {"metric": MetricOption, "preset": PresetOption, "emit_toml": EmitTomlOption},
     JobOptions: {"store": StoreOption, **_AWS_OPTIONS},
 }
-"""By type of a command's parameter: the options that Typer gets in place of the parameter."""
+"""Type of a command's parameter → the options that replace a parameter of this type for Typer."""
 
 
 class OptionTable:
@@ -210,7 +212,7 @@ class OptionTable:
 
 def _spread(kind: Any) -> Mapping[str, Any]:
     """Return the options that Typer gets in place of a parameter of this type. Empty if Typer gets the
-    parameter itself."""
+    parameter unchanged."""
     if isinstance(kind, type) and issubclass(kind, OptionTable):
         return get_type_hints(kind, include_extras=True)
     return _SPREAD.get(kind, {})
@@ -257,8 +259,8 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
-    """Return the user's request. If its file is a script, a descriptor is made for the script. Raises
-    UsageError.
+    """Return the user's request. If the request's file is a script, a descriptor is made for the script.
+    Raises UsageError.
 
     With `--emit-toml`, print the descriptor and its warnings, and end the command. Raises FindingsError.
     """
@@ -313,7 +315,7 @@ class _Group(TyperGroup):
         return self._listed().shell_complete(*arguments)
 
     def _listed(self) -> TyperGroup:
-        """Return a group that has only names and help of the commands, and cannot run them."""
+        """Return a Typer group that can list the commands with their help, but cannot run a command."""
         commands = [TyperCommand(name, help=text) for name, text in self.helps.items()]
         return TyperGroup(name=self.name, commands=commands, params=self.params, rich_markup_mode=None)
 

@@ -64,8 +64,8 @@ def nobody_reads(error: OSError) -> bool:
 
 
 def write_error(error: OSError) -> str | None:
-    """If `error` means that this program's output goes to a file that cannot grow any more, return a sentence
-    that says so. None otherwise."""
+    """Return a sentence about the output file if `error` means that this program's output goes to a file that
+    cannot grow any more. None for any other error."""
     if error.filename is None and error.errno in (*FULL, errno.EFBIG):
         return f"the output cannot be written: {error.strerror}"
     return None

@@ -50,8 +50,8 @@ def report(
 ) -> None:
     """Write a report on a job, as a page or in other formats.
 
-    The page shows plots, figures, the machine, its software, and how to repeat the job. It is one HTML file
-    that needs no network. A report can also be written while the job runs. The report on a group of jobs
+    The page shows plots, figures, the machine, its software, and how to repeat the job. The page is one HTML
+    file that needs no network. A report can also be written while the job runs. The report on a group of jobs
     shows the combinations, and a plot of their headline.
     """
     from executor.jobs.job_group import GroupNamedError
@@ -63,7 +63,7 @@ def report(
     kind = _format("json" if json_ else form, output)
     if open_ and (kind != "html" or output == Path("-")):
         raise UsageError(
-            "--open shows a page in a file; leave out --format, or write --format html and another -o"
+            "--open needs a page in a file; write --format html or no --format, and a file name after -o"
         )
     try:
         record = options.find(job)

@@ -54,7 +54,7 @@ def run(
         bool,
         typer.Option(
             "--exclusive",
-            help="Begin only when no other job runs on this machine, and make others with --exclusive wait.",
+            help="Begin only when no other job runs on this machine. Later jobs with --exclusive wait for this job.",
         ),
     ] = False,
     json_: JsonOption = False,
@@ -67,8 +67,8 @@ def run(
 
     Ctrl-C cancels the job. A second Ctrl-C or a closed terminal ends only this command.
 
-    With [matrix] in FILE, the command runs a group of jobs and compares them. The exit code is then the worst
-    of the jobs' codes.
+    With [matrix] in FILE, the command runs a group of jobs and compares them. The exit code of a group is the
+    worst exit code of its jobs.
     """
     from executor.planning.request import JobRequest, MatrixError
 
@@ -153,8 +153,8 @@ def resume(
 ) -> None:
     """Restart the dead agent of a job.
 
-    The agent continues where the previous one stopped. A benchmark that still runs is not started twice. For
-    a group, the remaining jobs are started, and all jobs are followed to their end.
+    The new agent continues where the dead agent stopped. A benchmark that still runs is not started twice.
+    For a group, the remaining jobs are started, and all jobs are followed to their end.
     """
     from executor.jobs.job_group import GroupNamedError
 
@@ -264,8 +264,8 @@ def _rerun_request(
 
 def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None) -> tuple[JobRecord, bool]:
     """Return the job whose request is repeated, and whether an earlier call of the same command has already
-    made the new job. Usually, the first is the job that `option` names. If that job is gone, or "last" names
-    another job by now, it is the job `job_id` that the earlier call made. Raises UsageError."""
+    made the new job. Usually, the returned job is the job that `option` names. If that job is gone, or "last"
+    names another job by now, the job `job_id` that the earlier call made is returned. Raises UsageError."""
     from executor.jobs.rerun import goes_on_from
     from executor.planning.request import LAST
 

@@ -30,7 +30,7 @@ def serve(
         typer.Option(
             "--engine-id",
             metavar="ID",
-            help="A value of info.execution_engine that this service runs; can be repeated [default: aws.ec2].",
+            help="Run requests with this value of info.execution_engine; can be repeated [default: aws.ec2].",
         ),
     ] = None,
     http: Annotated[
@@ -45,8 +45,8 @@ def serve(
 ) -> None:
     """Run jobs that are requested through Kafka on EC2.
 
-    Requests come from the benchmark service's topics, and are answered there. The command runs until SIGTERM
-    or Ctrl-C. Accepted requests are stored in the bucket, so that the next start continues with them.
+    Requests and answers are messages in the benchmark service's topics. The command runs until SIGTERM or
+    Ctrl-C. Accepted requests are stored in the bucket, so that the next start continues with them.
     """
     # The modules are imported here, because `bai --help` needs none of them.
     from executor.configuration.service_config import service_kafka, service_table

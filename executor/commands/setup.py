@@ -26,7 +26,7 @@ def setup(given: SetupOptions, json_: JsonOption = False) -> None:
     resources that an older version created, and otherwise changes nothing.
     """
     if given.delete_data and not given.remove:
-        raise UsageError("--delete-data belongs to --remove")
+        raise UsageError("--delete-data needs --remove")
     _check_names(given)
     if given.print_ is not None:
         _print(given.print_, given)
@@ -68,8 +68,8 @@ def _print(what: str, given: SetupOptions) -> None:
 
 
 def _with_policy(error: BaiError, name: str | None) -> BaiError:
-    """Return the error. If AWS rights are missing, its message also names the command that prints the needed
-    policy."""
+    """Return the error. If AWS rights are missing, the error's message also names the command that prints the
+    needed policy."""
     from executor.backends.ec2.setup.stacks import lacks_rights
     from executor.errors import AwsError
 

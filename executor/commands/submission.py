@@ -87,7 +87,7 @@ def submit_request(
 
 @dataclass
 class _Submission:
-    """Prints the progress of a submission, and knows what an interruption leaves."""
+    """Prints the progress of a submission and, after an interruption, what is left of the job."""
 
     options: JobOptions
     given: str | None
@@ -158,7 +158,7 @@ def _say_existing(record: JobRecord, *, returns: bool) -> None:
     if returns:
         say(f"the job {record.job_id} exists already, and is not started again")
         return
-    what = "goes on; this is what it prints" if record.result() is None else "has ended; this is how"
+    what = "continues; its output follows" if record.result() is None else "has ended; its result follows"
     say(f"the job {record.job_id} exists already and {what}")
 
 
@@ -192,7 +192,7 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched
     now = ("--now",) if backend.remote else ()
     look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
     cost = ", and costs money" if backend.remote else ""
-    return f"interrupted while {job_id} was started: the job is possibly running{cost}. `{look}` shows it, `{end}` ends it; {again}"
+    return f"interrupted while {job_id} was started: the job is possibly running{cost}. `{look}` shows the job, `{end}` ends the job; {again}"
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:

@@ -82,7 +82,7 @@ def time(
             "--prepare",
             "-p",
             metavar="CMD",
-            help="Command to run before each run, not timed. Give it once for all commands, or once for each command.",
+            help="Command to run before each run, not timed. Give this option once for all commands, or once for each command.",
         ),
     ] = None,
     conclude: Annotated[
@@ -125,10 +125,10 @@ def time(
             "--shell",
             "-S",
             metavar="SHELL",
-            help='Run commands in this shell, such as sh, "bash -e", or default, which is /bin/sh. Without this option, no shell runs them.',
+            help='Shell for the commands, such as sh, "bash -e", or default (/bin/sh). Without --shell, commands run without a shell.',
         ),
     ] = None,
-    no_shell: Annotated[bool, typer.Option("-N", help="Use no shell, which is the default.")] = False,
+    no_shell: Annotated[bool, typer.Option("-N", help="Run commands without a shell (the default).")] = False,
     ignore_failure: Annotated[
         bool, typer.Option("--ignore-failure", "-i", help="Also count runs with an exit code other than 0.")
     ] = False,
@@ -177,7 +177,7 @@ def time(
     """Time commands in shuffled blocks, with intervals.
 
     A command is split into words and run without a shell. Use --shell sh for a command that needs a shell.
-    The result is a job: `bai compare`, `bai report` and `bai run --like` work on it. Exit code: that of the
+    The result is a job, which `bai compare`, `bai report` and `bai run --like` accept. Exit code: that of the
     job; 1 if a command fails.
     """
     from executor.planning import timing_request as timing
@@ -358,8 +358,8 @@ def _export(
 
 
 def _once(option: str, commands: Iterable[str], shell: str | None, *, fails: bool = True) -> None:
-    """Run commands that run only once, not in each block. fails: whether a failed command is an error;
-    otherwise it is only noted."""
+    """Run each of `commands` once, outside of the timed blocks. fails: whether a failed command is an error,
+    and not only a message."""
     for text in dict.fromkeys(commands):
         words = [*shlex.split(shell), text] if shell is not None else shlex.split(text)
         try:

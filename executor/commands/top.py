@@ -42,9 +42,9 @@ _NEWEST = 100
 def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOption = False) -> None:
     """Show a running job without affecting it.
 
-    Shows its phases, its nodes, and the last value of each metric with its trend. Without JOB it shows the
-    newest running job. `q` and Ctrl-C end the display, and the job continues. If the output is not a
-    terminal, or with `--json`, it prints the current state and ends.
+    Shows the job's phases and nodes, and the last value of each metric with its trend. Without JOB, the
+    command shows the newest running job. `q` and Ctrl-C end the display, and the job continues. If the output
+    is not a terminal, or with `--json`, the command prints the current state and ends.
     """
     from executor.records.newest import JobGlance
     from executor.view.top_screen import TopScreen, glance_table
@@ -93,7 +93,7 @@ def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]
 def _follow(
     record: JobRecord, glance: JobGlance, screen: TopScreen, options: JobOptions, *, remote: bool
 ) -> bool:
-    """Draw the job until it ends. Return False if the user leaves earlier."""
+    """Draw the job until the job ends. Return False if the user leaves before the job ends."""
     from rich.console import Console
 
     from executor.view.stage import DrawnTerminal
@@ -212,8 +212,8 @@ class Keyboard:
         return key
 
     def _is_ours(self, descriptor: int) -> bool:
-        """Return whether this process is in the foreground. In the background, a read from the terminal would
-        stop it."""
+        """Return whether this process is in the foreground. A read from the terminal would stop a process in
+        the background."""
         try:
             return os.tcgetpgrp(descriptor) == os.getpgrp()
         except OSError:

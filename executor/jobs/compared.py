@@ -125,8 +125,8 @@ class RunReader:
         self._stores = stores
         self._read: dict[tuple[str, str], ComparedJob] = {}
         self._nodes: int | None = None
-        """Number of nodes of the first job. In the other jobs, only generations on the same number of nodes
-        are used, if there are any."""
+        """Number of nodes of the first job. If a later job has generations on this number of nodes, only
+        these generations are used."""
 
     def job(self, record: JobRecord) -> ComparedJob:
         """Return a job's runs. Raises StoreError, DescriptorError."""
@@ -139,9 +139,9 @@ class RunReader:
     def sides(self, words: Sequence[str]) -> list[Side]:
         """Return the sides that the user named. Raises UsageError, StoreError, DescriptorError.
 
-        Each word of the command line is a side. If the word "vs" is present, all words between two
-        occurrences of "vs" are one side. A word names a job, or all jobs with a label by KEY=VALUE. If the
-        only word names a job that compares descriptors, the job's arms are the sides.
+        Each word of the command line names one side of the comparison. If the word "vs" is present, all words
+        between two occurrences of "vs" are one side. A word is the name of a job, or KEY=VALUE for all jobs
+        with this label. If the only word names a job that compares descriptors, the job's arms are the sides.
         """
         groups = _groups(words)
         if len(groups) == 1:
@@ -154,7 +154,9 @@ class RunReader:
         for side in sides:
             if not side.runs:
                 why = "; ".join(side.left_out) or "it has none"
-                raise UsageError(f"{side.name} has no successful run, and only such runs are compared: {why}")
+                raise UsageError(
+                    f"{side.name} has no successful run, and only successful runs are compared: {why}"
+                )
         return sides
 
     def labelled(self, label: str, *, last: int | None = None, but: Iterable[str] = ()) -> list[ComparedJob]:
@@ -216,8 +218,8 @@ class RunReader:
             if len(arms) > 1:
                 return arms
         raise UsageError(
-            f"{side.name} alone is nothing to compare: name a second job, or two sides of several with the word {VERSUS} "
-            "between them, or --baseline KEY=VALUE for earlier runs with a label"
+            f"{side.name} is only one side: name a second job, or two groups of jobs with the word {VERSUS} "
+            "between the groups, or --baseline KEY=VALUE for earlier runs with a label"
         )
 
 
@@ -230,8 +232,8 @@ def sides_of(job: ComparedJob) -> list[Side]:
 
 
 def job_runs(record: JobRecord, *, nodes: int | None = None) -> JobRuns:
-    """Return the runs of a job with their numbers. Of an elastic job, only generations with the same number
-    of nodes are used; if possible, generations on `nodes` nodes. Raises StoreError, DescriptorError."""
+    """Return the runs of a job with their numbers. From an elastic job, only generations on one number of
+    nodes are used: if possible, `nodes` nodes. Raises StoreError, DescriptorError."""
     job, result, points = record.job(), result_of(record), read_points(record)
     starts = benchmark_starts(record.node())
     return runs_of(record.job_id, job, result, points, starts=starts, of_one_size=True, nodes=nodes)
@@ -254,12 +256,13 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
         else:
             groups[-1].append(word)
     if not all(groups):
-        raise UsageError(f"a side is empty: jobs stand before and behind the word {VERSUS}")
+        raise UsageError(f"a side is empty: name jobs before and after the word {VERSUS}")
     return groups
 
 
 def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
-    """Return the start time of a job that is wanted and has a successful run; None for any other job."""
+    """Return the start time of a job; None if `wanted` is false for the job, or if the job has no successful
+    run."""
     try:
         if not wanted(record.job()):
             return None

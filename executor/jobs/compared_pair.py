@@ -113,7 +113,7 @@ class ComparedHistory:
         machines = self.newest.machines
         return [
             *(
-                f"{job.runs.job_id} ran on {job.machines}, not on {machines}: no history of it"
+                f"{job.runs.job_id} ran on {job.machines}, not on {machines}, so its runs are left out"
                 for job in self.elsewhere
             ),
             *(sentence for job in (*self.before, self.newest) for sentence in job.runs.left_out),

@@ -1,5 +1,5 @@
 """Resolves references to earlier jobs in a descriptor: `job:last/model.pt` becomes the artifact of one job,
-with its checksum. References to checkpoints are resolved in the same way."""
+with its checksum. A reference to a checkpoint becomes the checkpoint of one job."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def use_earlier_jobs(
     artifacts or the checkpoint of one job.
 
     The request names the jobs by their ids, so that `--like` uses the same jobs. job_id: the id that the user
-    gave. If a job with this id exists, its record contains the earlier jobs that its references named. Raises
-    UsageError, StoreError.
+    gave. If a job with the id `job_id` exists, the references name the earlier jobs that this job used.
+    Raises UsageError, StoreError.
     """
     checkpoint = descriptor.checkpoint
     has_origin = checkpoint is not None and checkpoint.from_ is not None
@@ -177,8 +177,7 @@ def job_before(job_id: str | None, scope: JobScope) -> Job | None:
 def _resolved(
     source: SourceTable, scope: JobScope, *, key: str, before: Job | None = None
 ) -> tuple[Sequence[SourceTable], str]:
-    """Return the sources that replace `source`, and the address of `source` in which the job's id replaces
-    the reference."""
+    """Return the sources that replace `source`, and the address of `source` with the earlier job's id."""
     if not refers_to_job(source.src):
         return [source], source.src
     meant = before.set.get(key) if before is not None else None
@@ -247,7 +246,7 @@ def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
     has a checksum or is to be unpacked. files: number of artifacts in the folder."""
     if files > _MOST_FILES:
         raise UsageError(
-            f"the job {record.job_id} has {files:,} artifacts there, but a source has at most {_MOST_FILES:,}; "
+            f"the job {record.job_id} has {files:,} artifacts in this folder, but a source has at most {_MOST_FILES:,}; "
             "put them into an archive, and use unpack"
         )
     if source.md5 or source.sha256 or source.unpack is not Unpack.NO:
@@ -271,7 +270,7 @@ def _kept(record: JobRecord, reference: JobReference) -> dict[str, StoredObject]
 def _hint(wanted: str, names: Sequence[str]) -> str:
     """Return a hint with names of artifacts that exist."""
     if not names:
-        return "[output] artifacts of its descriptor names files to be kept"
+        return "list the files to keep in [output] artifacts of the job's descriptor"
     if any(name.startswith(f"{wanted}/") for name in names):
         return f'it is a folder: write a slash at its end, "{wanted}/"'
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -320,12 +319,12 @@ def _sha256(file: Path, *, below: Path) -> str:
 def _find_checkpoint(
     written: CheckpointTable, scope: JobScope, *, before: Job | None
 ) -> tuple[FoundCheckpoint, str]:
-    """Return the table with the checkpoint that the table's key `from` names, and the value of that key with
-    the job's id.
+    """Return the table `written` with the checkpoint that its key `from` names, and the value of `from` with
+    the earlier job's id.
 
-    before: the record of the same job id, if it was already submitted. If that submission named the same
-    earlier job, its checkpoint is used again, because the earlier job may be gone. Raises UsageError,
-    StoreError.
+    before: the new job's record, if the new job was already submitted. If the first submission named the same
+    earlier job, the checkpoint of the first submission is used again, because the earlier job may be gone.
+    Raises UsageError, StoreError.
     """
     text = written.from_ or ""
     if before is not None:
@@ -363,7 +362,7 @@ def _newest_checkpoint(record: JobRecord) -> CheckpointOrigin:
         raise UsageError(f"the job {job_id} has no [checkpoint], so no checkpoint was saved")
     if checkpoint.shared:
         raise UsageError(
-            f"the job {job_id} has its checkpoints in the shared folder {checkpoint.path}, and none in its record; read them there"
+            f"the job {job_id} keeps its checkpoints in the shared folder {checkpoint.path}, not in its record; read the files of this folder"
         )
     found = CheckpointRecord(AttemptRecord(record, attempt)).newest_whole()
     if found is not None:

@@ -26,10 +26,11 @@ _FORMAT = 1
 """Version of the index file, which is increased if the content of the file or the meaning of a field
 changes."""
 _WORTH = 64
-"""Minimum number of jobs, and minimum number of changed entries, from which an index file is written."""
+"""An index file is written only if there are at least this many jobs, and at least this many changed
+entries."""
 _SETTLED_NS = 2_000_000_000
-"""Age of a file (ns) from which its next change certainly changes its `st_ctime`. A younger file may keep its
-`st_ctime`, because clocks of file systems advance in steps."""
+"""Minimum age of a file's last change (ns) at which the next change certainly changes the file's `st_ctime`.
+An earlier change may leave `st_ctime` as it is, because clocks of file systems advance in steps."""
 _DRAFT_AGE_S = 3600
 
 _Files: TypeAlias = list[int]

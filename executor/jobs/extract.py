@@ -74,7 +74,8 @@ def searched_nodes(record: JobRecord) -> list[NodeRecord]:
 
 
 def chosen_set(record: JobRecord, wanted: str) -> tuple[Job, int]:
-    """Return the job descriptor and the number of the set that `wanted` names: a number, or "last".
+    """Return the job descriptor and the number of a set of extracted records. wanted: the number of the set,
+    or "last".
 
     Only sets that are complete on all nodes are considered. Raises UsageError, StoreError, DescriptorError.
     """
@@ -210,16 +211,16 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     except OSError as error:
         where = error.filename or near or tempfile.gettempdir()
         raise ExtractError(
-            f"{where}: {error.strerror}; the log is extracted on this machine, in the folder that TMPDIR names "
-            "where the job is elsewhere"
+            f"{where}: {error.strerror}; the log is extracted on this machine, and the log of a job elsewhere in the "
+            "folder that TMPDIR names"
         ) from error
     store.put(f"{place}/extracted.json", json.dumps(summary).encode() + b"\n")
     return NodeExtract(number, node.attempt, node.rank, summary)
 
 
 def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
-    """Return the position of each generation in a node's log. A lost node has written no result, so the
-    positions are read from its events. Raises StoreError, RecordError."""
+    """Return the position of each generation in a node's log. For a lost node, which has written no result,
+    the positions are read from the node's events. Raises StoreError, RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
         # The result of a job of several nodes covers all nodes together, but the positions in the result are
@@ -288,5 +289,5 @@ def _extract(rundir: RunDir, job: Job, *, node: int) -> dict[str, Any]:
         words = (
             rundir.agent_log.read_text("utf-8", "replace")[-_LOG_TAIL:] if rundir.agent_log.exists() else ""
         )
-        raise ExtractError(f"the extractor made no progress and was given up:\n{words}")
+        raise ExtractError(f"the extractor made no progress and was ended:\n{words}")
     return summary

@@ -31,8 +31,7 @@ class GroupJob:
     status: JobStatus | None = None
     """Status of the job; None if the job has no record."""
     dollars: float | None = None
-    """Cost of the job's machines (USD). Until the job has ended, the machines' maximum cost. None if
-    unknown."""
+    """Cost of the job's machines (USD), or their maximum cost until the job has ended. None if unknown."""
 
     @property
     def word(self) -> str:

@@ -65,8 +65,8 @@ class GroupRun:
     group: GroupRecord
     plan: GroupPlan
     scope: JobScope
-    """The `JobScope` of the group's jobs. Its backends run the jobs. Earlier jobs whose artifacts are needed
-    are searched in its stores."""
+    """The `JobScope` of the group's jobs: the backends that run the jobs, and the stores that are searched
+    for earlier jobs whose artifacts are needed."""
     listener: GroupListener
     fetched: FetchedScripts
     """Scripts that were fetched for the jobs. The fetched files exist while the group runs."""
@@ -83,7 +83,8 @@ class GroupRun:
     _again: set[str] = field(default_factory=set)
     """Jobs that earlier calls refused to start, and that this call tries once more."""
     _full: tuple[int, int] | None = None
-    """The numbers of decisions and of ended jobs when the next job last did not fit into the group's cost."""
+    """Number of decisions and number of ended jobs at the time when the next job did not fit into the group's
+    cost."""
     _cancelled: bool = False
     _over_cost: str = ""
     """Reason why the next job does not fit into the group's cost; empty if the job may fit."""
@@ -110,7 +111,8 @@ class GroupRun:
         return GroupState(plan=self.plan, decisions=self._decisions, ended=self._ended)
 
     def _step(self) -> bool:
-        """Do everything that is due; return whether no job runs and no job is left to start."""
+        """Check, cancel and start jobs as needed. Return whether the group is done: no job is followed any
+        more, and no job can be started."""
         if self.listener.cancelling() and not self._cancelled:
             self.group.cancel()
         if not self._cancelled and self.group.cancelled():
@@ -132,7 +134,7 @@ class GroupRun:
         return self._lost.issuperset(state.running) and not (may_start and state.pending(self._again))
 
     def _is_to_end(self) -> bool:
-        """Return whether the group's end was requested. The request is checked again before each start,
+        """Return whether the user has requested the group's end. This method is called before each start,
         because a start may take minutes."""
         return self._cancelled or self.listener.cancelling() or self.group.cancelled()
 
@@ -150,7 +152,7 @@ class GroupRun:
             self._lost.discard(job_id)
 
     def _follow(self, job_id: str) -> None:
-        """Do everything that is due for a job that is possibly running."""
+        """Submit a possibly running job again if this is due, otherwise check the job."""
         due = self._due.get(job_id)
         # An earlier call may have been killed between the decision and the start of the job. So this call
         # submits the job again. A second submission of the same job id does not start a second job.
@@ -165,7 +167,7 @@ class GroupRun:
         if not record.exists():
             self._lose(job_id, ExitCode.CANCELLED, "it was not started")
             return
-        with self._lost_unless_done(job_id, "it could not be cancelled, and may still run: "):
+        with self._lost_unless_done(job_id, "the job could not be cancelled, and may still run: "):
             if not record.cancelled():
                 self.scope.backends.of(record).cancel(record, now=False)
             self._observe(job_id)
@@ -190,7 +192,7 @@ class GroupRun:
             if not self._cancelled and backend.statuses([record])[0].may_run:
                 self._lost.add(job_id)
                 self._exit_codes[job_id] = ExitCode.OURS
-                self._say(job_id, f"{error}. The job may still run, so no other one takes its place")
+                self._say(job_id, f"{error}. The job may still run, so no other job takes its place")
             else:
                 self._lose(job_id, ExitCode.OURS, f"{before}{error}")
 
@@ -279,7 +281,7 @@ class GroupRun:
                 self._say(job.job_id, sentence)
         elif needs_cost and (bound or 0.0) > (before.bound or 0.0) * (1 + 1e-9):
             raise UsageError(
-                f"it may now cost {bound:,.2f} USD, and {before.bound or 0.0:,.2f} are reserved for it"
+                f"the job may now cost {bound:,.2f} USD, but only {before.bound or 0.0:,.2f} are reserved for the job"
             )
 
     def _decide(self, job: MatrixJob, bound: float | None, hourly: float | None) -> None:

@@ -10,8 +10,8 @@ of its jobs.
 Each decision depends on all earlier decisions. A conditional put adds a decision to the ledger as the next
 entry, or fails if another process has already added that entry. So several `bai` processes that run the same
 group at once neither exceed the group's bounds nor start a job twice. A killed process leaves nothing to
-repair, because a job's id is known before its start, and starting the same id again does not start a second
-job.
+repair, because a job's id is known before the job starts. A second start with the same id does not start a
+second job.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class ListedJob:
     bounds: Mapping[str, float] = field(default_factory=dict)
     """Upper bounds for the headlines of peak memory that are not exact, by the same names as `headlines`."""
     dollars: float | None = None
-    """Approximate cost of the job's machines (USD). None if the configuration has no price for their instance
-    type."""
+    """Approximate cost of the job's machines (USD). None if the configuration has no price for the machines'
+    instance type."""
 
     @property
     def group(self) -> str | None:
@@ -128,7 +128,7 @@ class Listing:
     places: list[str]
     """The stores that were read."""
     troubles: list[str]
-    """Reasons why other stores could not be read."""
+    """Reasons why some stores could not be read."""
 
 
 def listed(

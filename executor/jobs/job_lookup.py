@@ -104,9 +104,9 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
 def _with_id(
     stores: Iterable[JobStore], job_id: str
 ) -> tuple[JobRecord | None, list[JobStore], BaiError | None]:
-    """Search the stores in order for the job with this id. Return the job, or None; the stores that were
-    searched without finding the job; and the error of the next store if that store is unreachable. If the
-    first store is unreachable, raise its error.
+    """Search the stores in order for the job with this id. Return the job or None, the stores that were
+    searched without finding the job, and the error of an unreachable store or None. The search ends at an
+    unreachable store. Raise the error if this store is the first.
     """
     opened: list[JobStore] = []
     try:
@@ -135,7 +135,7 @@ def _every(stores: Iterable[JobStore], failed: BaiError | None) -> tuple[list[Jo
 
 def _why_not_found(name: str, every: Sequence[JobRecord], meant: Sequence[JobRecord], *, where: str) -> str:
     if not every:
-        return f"there are no jobs in {where}; another place is named with --store or BAI_STORE"
+        return f"there are no jobs in {where}; name another store with --store or BAI_STORE"
     if meant:
         names = ", ".join(each.job_id for each in meant[:5])
         shown = names + (f" and {len(meant) - 5} more" if len(meant) > 5 else "")

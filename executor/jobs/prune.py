@@ -59,20 +59,20 @@ def prune_jobs(
         record = JobRecord(store, job_id)
         folder = store.folder / job_id
         if folder.is_symlink():
-            left(f"{folder} is a symbolic link, to {folder.readlink()}; it is left alone")
+            left(f"{folder} is a symbolic link, to {folder.readlink()}; it is not deleted")
             continue
         try:
             check_own(store.folder, job_id)
         except UsageError as error:
-            left(f"{error}; it is left alone")
+            left(f"{error}; the job is not deleted")
             continue
         try:
             now = backends.of(record).status(record)
         except RecordError as error:
-            left(f"{error}; {job_id} is left alone")
+            left(f"{error}; {job_id} is not deleted")
             continue
         if (why := unknown_status(now)) is not None:
-            left(f"{why}; it is left alone")
+            left(f"{why}; the job is not deleted")
             continue
         if not _ended_before(now, before_ms) or (keep and _has_label(record, keep)):
             continue
@@ -105,7 +105,7 @@ def remove_job(record: JobRecord) -> int:
     folder = record.store.folder
     if folder is None or local_agent(record) is None:
         raise UsageError(
-            f"{record.job_id} does not lie on this machine, but in {record.store.url}; a lifecycle rule of the bucket deletes there"
+            f"{record.job_id} is not on this machine, but in {record.store.url}, where a lifecycle rule of the bucket deletes jobs"
         )
     check_own(folder, record.job_id)
     freed = _delete(record, folder / record.job_id, dry_run=False)

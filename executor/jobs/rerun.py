@@ -54,19 +54,18 @@ class Rerun:
     def request(self, overrides: Sequence[Override] = (), *, takes_scripts: bool = True) -> JobRequest:
         """Return a request for the same run: the same descriptor, scripts, arguments and `--set`.
 
-        overrides: new values that the caller will add. The returned request contains neither these values nor
-        the old values of their keys. takes_scripts: whether the earlier job's scripts are used, unless
-        `overrides` name other scripts. Raises StoreError, and UsageError if the earlier job's scripts are no
-        longer available.
+        overrides: values that the caller will add to the returned request, which has no values for the keys
+        of `overrides`. takes_scripts: whether the earlier job's scripts are used, unless `overrides` name
+        other scripts. Raises StoreError, and UsageError if the earlier job's scripts are no longer available.
         """
         request = kept_request(self.record)
         if request is None:
             repeat = self.record.job().repeat
             raise self._error(
-                "it compared several files; run `bai ab` with them again"
+                "the job compared several files; run `bai ab` with these files again"
                 if repeat is not None and repeat.arms
-                else "its record does not say how it was asked for: it came through the service, or an older version of bai started "
-                "it; name its FILE"
+                else "the job's record contains no request: the job came through the service, or from an older version of bai; "
+                "name the job's FILE"
             )
         keys = {each.key for each in overrides}
         values = {key: text for key, text in request.set.items() if key not in keys}
@@ -87,8 +86,8 @@ class Rerun:
         return self._with_scripts(again, digest)
 
     def _with_scripts(self, again: JobRequest, digest: str) -> JobRequest:
-        """Return the request with the scripts that have this checksum: the original scripts if they are
-        unchanged, otherwise the earlier job's copy of the scripts, with the commit of that copy."""
+        """Return the request with the scripts that have the checksum `digest`. These are the original scripts
+        if they are unchanged, otherwise the earlier job's copy with its commit."""
         record = self.record
         with_copy = replace(again, of_copy=True, git=record.job().git)
         leave_out = [record.store.folder] if record.store.folder is not None else []
@@ -102,7 +101,7 @@ class Rerun:
         except (ScriptsError, OSError) as error:
             why = str(error)
         if origin is not None and not origin.is_folder and origin.member is None:
-            where = "and of an archive a job keeps no copy"
+            where = "and a job keeps no copy of an archive"
         elif isinstance(record.store, DirectoryStore):
             copy = kept_scripts(record, nodes=record.job().strategy.nodes)
             try:
@@ -110,19 +109,19 @@ class Rerun:
                     return _with_copy(with_copy, copy)
             except (ScriptsError, OSError):
                 pass
-            where = "and the run has changed the copy that the job kept"
+            where = "and the run has changed the job's copy"
         else:
             sources = [each for each in record.job().sources if each.kind is SourceKind.SCRIPTS]
-            where = "and the job kept none"
+            where = "and the job kept no copy"
             if sources:
                 try:
                     return _with_copy(with_copy, self._fetched(sources[0], digest))
                 except (StoreError, PullError, ScriptsError, OSError) as error:
-                    where = f"and those that the job used cannot be had: {error}"
+                    where = f"and the job's copy cannot be fetched: {error}"
         if again.script is None and text_at(_script_table(again), "git"):
             return again  # The saved request contains the commit of the scripts.
         raise self._error(
-            f"its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
+            f"the job's scripts are not available ({why}), {where}; restore the scripts, or name FILE to run the current scripts"
         )
 
     def _fetched(self, source: Source, digest: str) -> Path:
@@ -131,7 +130,7 @@ class Rerun:
         folder = scratch_folder(_SCRATCH, stack=self.stack)
         scripts = _fetch_scripts(source, folder, open_store=self.open_store)
         if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
-            raise PullError(f"what {source.src} holds is not what the job's record says")
+            raise PullError(f"the content of {source.src} differs from the job's record")
         return scripts
 
     def _error(self, sentence: str) -> UsageError:
@@ -182,8 +181,8 @@ def _origin(again: JobRequest) -> ScriptsOrigin | None:
 
 
 def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
-    """Return the request with the scripts' folder `scripts`. A request with `--script` gets the only file in
-    this folder."""
+    """Return the request with the scripts' folder `scripts`. If the request has `--script`, the request gets
+    the file of the same name in `scripts`."""
     if again.script is not None:
         return replace(again, script=scripts / again.script.name)
     return replace(again, scripts=scripts)

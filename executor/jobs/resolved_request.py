@@ -90,8 +90,8 @@ class FetchedScripts(ExitStack):
         return folder
 
     def _copy(self, key: tuple[str | None, ...], bring: Callable[[Path], Any]) -> Any:
-        """Return the copy for `key`. If there is no such copy, make one by calling `bring` with a new folder.
-        Raises OSError and the errors of `bring`."""
+        """Return the copy for `key`. Make a missing copy by calling `bring` with a new folder. Raises OSError
+        and the errors of `bring`."""
         if key not in self._copies:
             while len(self._copies) >= _COPIES:
                 self._copies.pop(next(iter(self._copies)))[1].close()
@@ -114,9 +114,9 @@ def resolved_request(
     commit.
 
     The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same jobs
-    and the same commit. job_id: the id that the user gave. If a job with this id exists, its record contains
-    the jobs and the commit that its references named. fetched: owner of the fetched files. If None, the files
-    exist until the `with` block ends. Raises UsageError, StoreError.
+    and the same commit. job_id: the id that the user gave. If a job with the id `job_id` exists, the
+    references name the jobs and the commit that this job used. fetched: owner of the fetched files. Without
+    an owner, the fetched files exist until the `with` block ends. Raises UsageError, StoreError.
     """
     with FetchedScripts() as own:
         job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
@@ -152,7 +152,7 @@ def _naming_the_repository(job_request: JobRequest, descriptor: Descriptor) -> I
             raise
         told = str(error).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
         raise ScriptsError(
-            f'ml.script.git: "{script.git}": {told} Do so in the repository, or in a clone that path names.'
+            f'ml.script.git: "{script.git}": {told} Make this change in the repository, or in a clone that path names.'
         ) from error
 
 
@@ -238,12 +238,12 @@ def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
 
 
 def _is_varied(descriptor: Descriptor, *key: str) -> bool:
-    """Return whether the jobs of a group have different values for `[ml.script]`, or for this key of
-    `[ml.script]`."""
+    """Return whether the jobs of a group have different values for `[ml.script]` or, if `key` is given, for
+    this key in `[ml.script]`."""
     axes = descriptor.matrix.axes if descriptor.matrix is not None else ()
     return any(overlap(read_key_path(each)[0], ("ml", "script", *key)) for each in axes)
 
 
 def _check_requirements(script: Script, folder: Path) -> None:
     if script.requirements is not None and not (folder / script.requirements).is_file():
-        raise UsageError(f"it has no file {script.requirements}, which requirements names; correct it")
+        raise UsageError(f"the file {script.requirements} is missing; correct requirements")

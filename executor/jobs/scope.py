@@ -29,8 +29,8 @@ class JobScope:
 
     @cached_property
     def settings(self) -> Settings:
-        """The configuration, overridden by these options. It is read only once. Raises UsageError,
-        DescriptorError."""
+        """The configuration, overridden by these options. The configuration is read only once. Raises
+        UsageError, DescriptorError."""
         from executor.configuration.config import read_settings
 
         return read_settings({"profile": self.profile, "region": self.region, "bucket": self.bucket})

@@ -68,10 +68,11 @@ def pieces_of_leads(
     on_status: Callable[[str], None] = lambda sentence: None,
     backends: Backends | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the log of whichever node of an elastic job has rank 0, as `pieces_of_nodes` does.
+    """Yield the log of the node with rank 0 of an elastic job, in pieces like those of `pieces_of_nodes`.
 
-    lines: begin with this number of lines at the end of the log of the newest node with rank 0. If None,
-    yield all lines of all nodes that have or had rank 0. on_lead: called before the output of another node.
+    lines: number of last lines of the log of the newest node with rank 0, with which the output begins. If
+    None, yield all lines of all nodes that have or had rank 0. on_lead: called before the output of another
+    node.
     """
     source = _LeadLogs(record, lines=lines, on_lead=on_lead)
     return _pieces_of(
@@ -213,7 +214,7 @@ def _check_alive(record: JobRecord, backend: Backend) -> None:
         raise NoResultError(str(now.machine).removesuffix("."))
     if now.status == DIED:
         raise DeadAgentError(
-            f"the agent of {record.job_id} is gone and nothing more will come",
+            f"the agent of {record.job_id} has died, so nothing more will be printed",
             NextStep(("resume", record.job_id), "starts it again"),
         )
 
@@ -264,7 +265,7 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
     UsageError, StoreError."""
     runs = repeats_of(node).measured
     if not 0 <= number < len(runs):
-        known = f"it has those from 0 to {len(runs) - 1}" if runs else "none has begun"
+        known = f"its runs are 0 to {len(runs) - 1}" if runs else "none has begun"
         raise UsageError(f"--repeat: {node.job.job_id} has no run {number}; {known}")
     run = runs[number]
     end = run.ended.output_bytes if run.ended is not None else None

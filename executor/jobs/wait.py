@@ -53,9 +53,8 @@ def wait_for_end(
     on_status: Callable[[str], None] = lambda sentence: None,
 ) -> JobStatus:
     """Wait until a job has ended, or until its result can no longer be written; return the job's status.
-    timeout_s: maximum waiting time (seconds). If None, wait as long as the job runs, which the job's own
-    limits bound. on_status: called if the store cannot be reached for a while. Raises StillGoesOnError,
-    StoreError.
+    timeout_s: maximum waiting time (seconds); if None, only the job's own limits bound the waiting time.
+    on_status: called if the store cannot be reached for a while. Raises StillGoesOnError, StoreError.
     """
     latest = time.monotonic() + timeout_s if timeout_s is not None else None
     now = backend.status(record)

@@ -166,7 +166,7 @@ def test_like_refuses_a_forged_archive_of_scripts(moto_aws: MotoAws, cli: CliHar
         answer = cli.bai("submit", "--like", "forged", "--job-id", "not-launched")
         assert (answer.code, answer.stdout) == (2, ""), answer.stderr
         told = " ".join(answer.stderr.split())
-        start = "--like forged: its scripts cannot be taken again (they have changed since), and those that the job used cannot be had:"
+        start = "--like forged: the job's scripts are not available (they have changed since), and the job's copy cannot be fetched:"
         assert start in told
         # Nothing of it lies anywhere.
         assert not list(tmp_path.rglob("evil"))

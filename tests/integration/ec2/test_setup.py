@@ -464,7 +464,7 @@ def test_policies_that_somebody_takes_away_during_a_removal_do_not_stop_it(admin
         (("--bucket", "s3://mine"), '--bucket: "s3://mine" is not the name of a bucket'),
         (("--data-bucket", "Mine"), '--data-bucket: "Mine" is not the name of a bucket'),
         (("--name", "My_Team"), '--name: "My_Team" is not a name'),
-        (("--delete-data",), "--delete-data belongs to --remove"),
+        (("--delete-data",), "--delete-data needs --remove"),
     ],
 )
 def test_impossible_options_are_refused_before_aws_is_asked(
@@ -835,7 +835,7 @@ def test_replacing_a_bucket_configured_by_hand_is_reported(admin: Administrator)
     done = admin.setup()
 
     assert f"the configuration's bucket by-hand will be replaced by {admin.bucket}" in done.stderr
-    assert "`bai list --bucket by-hand` shows its jobs" in done.stderr
+    assert "`bai list --bucket by-hand` shows the old bucket's jobs" in done.stderr
     assert "by-hand" not in admin.setup().stderr
 
 

@@ -144,7 +144,7 @@ def test_waiting_for_a_job_with_an_unknown_status_is_refused(cli: LocalCli) -> N
     assert (waited.code, waited.stderr) == (5, f"{said}\n")
     assert cli.bai("status", "newer-1").code == 0
     assert (pruned.code, pruned.stdout) == (0, "")
-    assert pruned.stderr.startswith(f"{said}; it is left alone\n")
+    assert pruned.stderr.startswith(f"{said}; the job is not deleted\n")
 
 
 def test_malformed_metric_records_are_counted_and_the_first_named(cli: LocalCli) -> None:

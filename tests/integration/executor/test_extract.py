@@ -45,7 +45,7 @@ def test_bai_extract_reads_output_that_was_not_searched_during_the_run(cli: Loca
     answer = cli.bai("extract", "one")
 
     assert answer.code == 0, answer.stderr
-    assert "bai metrics one --extract 1 shows them" in answer.stdout
+    assert "bai metrics one --extract 1 shows the records" in answer.stdout
     extracted = cli.bai("metrics", "one", "--extract", "1", "--json")
     assert numbers(extracted, "loss") == [step + 0.5 for step in range(3000)]
     assert [each["seq"] for each in extracted.objects] == list(range(3000))

@@ -143,11 +143,11 @@ def test_jobs_of_a_matrix_over_folders_use_the_same_commit(
             "ref = 'v9'\n",
             r'ml.script.git: "https://127.0.0.1:\d+/bench": the repository has no branch, tag or full commit "v9"',
         ),
-        ("requirements = 'r.txt'\n", "it has no file r.txt, which requirements names"),
+        ("requirements = 'r.txt'\n", "the file r.txt is missing; correct requirements"),
         (
             "ref = 'linked'\n",
             r'bai: ml.script.git: "https://127.0.0.1:\d+/bench": key: a link out of the folder, to /etc/passwd. Copy the file into '
-            r"the folder, or name the link in .baiignore. Do so in the repository, or in a clone that path names.",
+            r"the folder, or name the link in .baiignore. Make this change in the repository, or in a clone that path names.",
         ),
     ],
 )

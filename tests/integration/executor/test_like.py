@@ -150,7 +150,10 @@ def test_an_archive_of_scripts_that_has_changed_is_not_used(cli: LocalCli, folde
 
     assert cli.output(first) == cli.output(again) == "loss=0.5 [] 1\n"
     assert (refused.code, refused.stdout) == (2, "")
-    assert "(they have changed since), and of an archive a job keeps no copy; put them back" in refused.stderr
+    assert (
+        "(they have changed since), and a job keeps no copy of an archive; restore the scripts"
+        in refused.stderr
+    )
     assert cli.output(anew) == "loss=0.7 [] 1\n"
 
 
@@ -162,8 +165,8 @@ def test_a_job_that_cannot_be_repeated_gives_one_sentence(cli: LocalCli, folder:
     changed = cli.bai("run", "--like", first)
     assert (changed.code, changed.stdout) == (2, "")
     assert changed.stderr.startswith(
-        f"bai: --like {first}: its scripts cannot be taken again (they have changed since), "
-        "and the run has changed the copy that the job kept; put them back"
+        f"bai: --like {first}: the job's scripts are not available (they have changed since), "
+        "and the run has changed the job's copy; restore the scripts"
     )
     assert "name one of them" in cli.bai("run", "--like", first, folder / "b.toml").stderr
     assert "nothing to run: name FILE, --like JOB or --resume JOB" in cli.bai("run").stderr
@@ -174,4 +177,4 @@ def test_a_job_that_cannot_be_repeated_gives_one_sentence(cli: LocalCli, folder:
     path.write_text(json.dumps({**table, "scripts_sha256": None, "set": {"env.vars.TOKEN": "***"}}))
     assert "add --set env.vars.TOKEN=" in cli.bai("run", "--like", first).stderr
     path.unlink()
-    assert "does not say how it was asked for" in cli.bai("run", "--like", first).stderr
+    assert "the job's record contains no request" in cli.bai("run", "--like", first).stderr

@@ -113,7 +113,7 @@ while not os.path.exists(sys.argv[1]):
 
     # then the running ones end, and no other starts
     assert cancelled.code == 0, cancelled.stderr
-    assert "waits: no further job of it starts" in cancelled.stdout
+    assert "waits: no further job of the group starts" in cancelled.stdout
     assert running.returncode == 4, err
     assert len(cli.await_jobs(2)) == 2
     assert out.count("CANCELED") == 2

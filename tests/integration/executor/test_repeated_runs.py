@@ -49,7 +49,7 @@ def test_several_runs_are_shown_separately_and_together(cli: LocalCli) -> None:
 
     answer = cli.bai("logs", "three", "--repeat", "3")
     assert (answer.code, answer.stdout) == (2, "")
-    assert "three has no run 3; it has those from 0 to 2" in answer.stderr
+    assert "three has no run 3; its runs are 0 to 2" in answer.stderr
     both = cli.bai("logs", "three", "--repeat", "3", "--follow")
     assert both.code == 2
     assert "--follow" in both.stderr

@@ -82,7 +82,7 @@ def test_a_new_job_resumes_from_the_checkpoint_of_a_killed_one(cli: LocalCli) ->
     unknown = cli.bai("run", "--resume", "first", "--job-id", "fifth")
 
     assert (shown.code, changed.code, unknown.code) == (0, 2, 2), shown.stderr
-    assert "the job second exists already and has ended; this is how" in shown.stderr
+    assert "the job second exists already and has ended; its result follows" in shown.stderr
     assert 'the job "second" exists already and runs something else' in changed.stderr
     assert 'there is no job "first"' in unknown.stderr
 

@@ -80,7 +80,7 @@ def test_each_named_job_is_a_side_and_vs_groups_several(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["a1"], "alone is nothing to compare"),
+        (["a1"], "is only one side"),
         (["a1", "a1"], "named 2 times"),
         (["a1", "vs"], "a side is empty"),
         (["a1", "bad"], "bad has no successful run.*bad ended as failed"),

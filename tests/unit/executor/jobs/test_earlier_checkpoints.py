@@ -273,7 +273,7 @@ def test_a_job_that_cannot_be_run_again_is_named_with_the_given_option(made: Mak
 
     with (
         ExitStack() as stack,
-        pytest.raises(UsageError, match=f"^{option} train-1: its record does not say how it was asked for"),
+        pytest.raises(UsageError, match=f"^{option} train-1: the job's record contains no request"),
     ):
         Rerun(
             record=record, option=option, stack=stack, open_store=lambda url: DirectoryStore(Path(url))

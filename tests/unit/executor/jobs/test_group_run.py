@@ -530,7 +530,9 @@ def test_a_job_that_cannot_be_cancelled_does_not_prevent_cancelling_others(
         cancel_group(made.group, options, now=True, json_=False)
 
     printed = capsys.readouterr().out.splitlines()
-    assert printed == [f"{each}: cancelling" for each in made.order[1:3]] + ["s: no further job of it starts"]
+    assert printed == [f"{each}: cancelling" for each in made.order[1:3]] + [
+        "s: no further job of the group starts"
+    ]
 
 
 def test_an_interruption_while_the_group_is_made_says_that_no_job_was_started(

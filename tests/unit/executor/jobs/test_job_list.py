@@ -171,7 +171,7 @@ def test_prune_skips_links_and_continues(tmp_path: Path) -> None:
 
     assert [each.job_id for each in pruned] == ["b-job"]
     assert left == [
-        f"{tmp_path}/store/a-job is a symbolic link, to {tmp_path}/elsewhere/a-job; it is left alone"
+        f"{tmp_path}/store/a-job is a symbolic link, to {tmp_path}/elsewhere/a-job; it is not deleted"
     ]
     assert target.record.exists()
     assert [each.name for each in (tmp_path / "store").iterdir()] == ["a-job"]
