@@ -1,6 +1,6 @@
 """Decides which values of a job count in statistical figures. Values of a failed run do not count. A
-process's peak memory is only an upper bound if it is not above the shim's peak, because processes are forked
-from the shim, and the kernel continues the shim's count."""
+process's peak memory is only an upper bound if the shim's peak is not lower. The reason is that processes are
+forked from the shim, and that the kernel continues the shim's count."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ REPEATS = "repeats.jsonl"
 LEAST = 10 * 2**20
 """Assumed minimum of the shim's peak memory (bytes), used until the shim's true peak is recorded."""
 _SPREAD = 1.05
-"""Tolerance for the comparison with the shim's peak memory. The peak of a process before it became the
-command may be slightly more or less than the shim's final peak."""
+"""Tolerance for the comparison with the shim's peak memory. A process starts as a copy of the shim; the
+copy's peak may be slightly more or less than the shim's final peak."""
 RUN_FACT = "bai_run_peak_memory_bytes"
 """The metric that bai records for each run by default."""
 
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
-    """Return the smallest peak memory of a job's processes that can be measured (bytes). If a measured peak
-    is lower than the returned value, the true peak is unknown but not higher than that value."""
+    """Return the smallest peak memory of a job's processes that can be measured (bytes). A measured peak
+    below the returned value means only that the true peak is not higher than the returned value."""
     shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
     return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
 

@@ -80,8 +80,8 @@ def headline(series: PointSeries, metric: Metric | None, *, started: int | None 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
     """Return the values of a series without its warm-up.
 
-    started: start of the benchmark, or of this repeat (ms UTC). If None, the warm-up begins with the first
-    value.
+    started: start of the benchmark, or of this repeat (ms UTC). Without a start, the warm-up begins with the
+    first value.
     """
     return series.values[warmup_count(series, metric, started=started) :]
 

@@ -22,7 +22,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.records.reading import PIECE, LineStream, events_in, events_of, result_of, stop_order
 from executor.records.series_lines import with_rank
 
-TRUNCATED = "the benchmark truncated its output; from its start again"
+TRUNCATED = "the benchmark truncated its output; the output starts again"
 """Notice that is shown when the log was truncated."""
 
 _BEHIND = 8 * PIECE
@@ -40,8 +40,8 @@ class News:
     records: bytes
     """Whole lines of `metrics.jsonl`."""
     after: tuple[RunEvent, ...]
-    """Events that happened after the benchmark printed its last line. These events are held back until `log`
-    has reached that line."""
+    """Events that happened after the benchmark printed its last line. `after` has these events only when
+    `log` has reached the last line."""
     truncated: bool
     """Whether the benchmark truncated its output, so that `log` begins again at the start of the output."""
     skipped: int
@@ -90,12 +90,12 @@ class JobFollower:
         self._held: list[RunEvent] = []
         self._attempt = AttemptRecord(node.job, node.attempt) if nodes is not None else None
         """Record in which the coordinator's order to end the nodes may appear. None in a job of one node, and
-        after the order was read."""
+        once the coordinator's order was read."""
         self._leading = LeadingNodes(node.job, attempt=node.attempt) if is_elastic else None
         self._lead: Lead | None = None
 
     def observe(self) -> News:
-        """Return everything that is new. Raises StoreError."""
+        """Return the new events, output and records of the job. Raises StoreError."""
         # The job's end is read first, so that content written before the end is in this read or, with `more`,
         # in the next read.
         result = result_of(self._node.job)
@@ -132,8 +132,8 @@ class JobFollower:
         )
 
     def _next_lead(self) -> Lead | None:
-        """Continue with the next node that got rank 0, if there is such a node. Return that node if another
-        node was read before it, otherwise None."""
+        """Continue with the next node that got rank 0, if there is such a node. Return the next node if
+        another node was read before, otherwise None."""
         if self._leading is None:
             return None
         leads = self._leading.look()
@@ -203,8 +203,8 @@ def was_truncated(node: NodeRecord, position: int) -> bool:
 
 
 def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
-    """Return the position of the first line that starts in the last `size` bytes of a stream. If no line
-    starts there, return the position of these bytes."""
+    """Return the position of the first line that starts in the last `size` bytes of a stream. Return the
+    position of the last `size` bytes if no line starts in them."""
     start = max(0, node.size(stream) - size)
     if not start:
         return 0
@@ -213,7 +213,7 @@ def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
 
 def benchmark_starts(node: NodeRecord) -> dict[int | None, int]:
     """Return the known starts of the benchmark (ms UTC), by number of the repeat or generation. The key None
-    stands for the only run, or for the first.
+    stands for the only run, or for the first generation.
 
     Raises StoreError.
     """
@@ -236,7 +236,7 @@ def _comes_after_output(event: RunEvent) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """A node that has rank 0, from one generation on until another node gets rank 0."""
+    """A node with rank 0, and the first generation in which this node has rank 0."""
 
     node: int
     generation: int
@@ -278,8 +278,8 @@ class LeadingNodes:
         return found
 
     def end(self, lead: Lead, following: Lead) -> int | None:
-        """Return the end of the part of the node's log that belongs to `lead`; None if that node started no
-        generation from `following` on."""
+        """Return the position in the node's log at which the part of `lead` ends. None if the node of `lead`
+        started no generation since the node of `following` got rank 0."""
         self._read(lead.node)
         later = (bytes_ for each, bytes_ in self._starts[lead.node].items() if each >= following.generation)
         return min(later, default=None)

@@ -37,7 +37,7 @@ class GenerationStatus:
     """Numbers of the generation's nodes, in the order of their ranks; if the job is parked, the numbers of
     the remaining nodes."""
     since: int | None
-    """Time at which the generation began. If it has not begun yet, time at which it was decided."""
+    """Time at which the generation began or, before this time, at which the generation was decided."""
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
@@ -78,8 +78,8 @@ class SizeStatus:
     change the number by hints."""
 
     requested: int | None
-    """Number of nodes that the latest `bai scale` requested; None if there was no request. After a request,
-    the benchmark's hints have no effect."""
+    """Number of nodes that the latest `bai scale` requested; None if there was no request. After a user's
+    request, the benchmark's hints have no effect."""
     proposed: int | None
     """Number of nodes that the benchmark proposed last; None if the benchmark proposed no number."""
     proposed_at: int | None
@@ -87,8 +87,9 @@ class SizeStatus:
 
 
 def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
-    """Return how many nodes an elastic job should have: the number in the latest request within the job's
-    range or, if there is none, in the benchmark's latest proposal within that range. Raises StoreError."""
+    """Return how many nodes an elastic job should have. The number is from the latest request within the
+    job's range. Without such a request, the number is from the benchmark's latest proposal within the range.
+    Raises StoreError."""
     for asked in (_requests(attempt, job), _proposals(attempt, job)):
         if asked:
             return asked[-1][1]
@@ -96,8 +97,8 @@ def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
 
 
 def proposed_nodes(attempt: AttemptRecord, job: Job) -> int | None:
-    """Return the number of nodes that the benchmark proposed last. None if it proposed none, if a user has
-    requested a number, or if the end of the job is decided. Raises StoreError."""
+    """Return the number of nodes that the benchmark proposed last. None if the benchmark proposed no number,
+    if a user has requested a number, or if the end of the job is decided. Raises StoreError."""
     proposals = _proposals(attempt, job)
     if not proposals or _requests(attempt, job) or is_ending(attempt):
         return None
@@ -139,8 +140,8 @@ def _allowed(
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
     """Return the numbers of nodes that were proposed or requested and that the range allows, in their order. Raises StoreError.
 
-    If another request replaced a request for fewer nodes, the smaller number counts only for the nodes that
-    had already left the job.
+    A request for fewer nodes may be replaced by a later request before all superfluous nodes have left. For
+    such a request, the number of members at the time of the later request is returned instead.
     """
     # All requests are listed after all proposals, because proposals that follow a request do not count.
     asked = [*_proposals(attempt, job), *_requests(attempt, job)]

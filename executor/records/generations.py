@@ -30,8 +30,8 @@ def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[Gene
     """Return the generations of an elastic job or of a job with restarts, in order. Empty for any other job.
     Raises StoreError, DescriptorError.
 
-    Until the job has ended, the generations have no headlines. In a job with a fixed number of nodes, the
-    members of a generation are then the nodes that have started the generation.
+    Until the job has ended, the generations have no headlines. Until that time, the members of a generation
+    in a job with a fixed number of nodes are the nodes that have started the generation.
     """
     if result is not None:
         return result.generations or []
@@ -51,8 +51,8 @@ def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[Gene
 
 
 def _as_decided(attempt: AttemptRecord, control: Control, each: GenerationOutcome) -> GenerationOutcome:
-    """Return a generation, completed with the end and the members that the leader decided on, because lost
-    nodes have reported neither."""
+    """Return a generation with the end and the members that the leader has decided. A lost node reports
+    neither end nor members."""
     number = each.generation
     members = attempt.decision(number, control).members if number in control.generations else each.members
     if each.sentence or number + 1 not in control.generations:

@@ -104,7 +104,7 @@ class JobStatus:
     @property
     def may_run(self) -> bool:
         """Whether it is possible that the benchmark still runs or will start. False only if this machine
-        knows that it will not."""
+        knows that the benchmark neither runs nor will start."""
         is_gone = (self.status, self.benchmark_alive) == (DIED, False)
         return self.outcome is None and self.status != UNLAUNCHED and not is_gone
 

@@ -1,7 +1,7 @@
 """Reads the environments of a job's nodes, which their agents recorded in `environment.json`. The table
 `FACTS` says which facts of two machines are compared, and how each fact is shown as text.
 
-A new fact needs only a row in this table and a reader in `bai_agent/machine/`. A test compares the table with
+A new fact needs only a row in this table and a reader in `bai_agent/machine/`. A test compares `FACTS` with
 the readers and with `docs/run-directory.md`.
 """
 
@@ -72,7 +72,7 @@ class MachineWarning:
 
     @property
     def text(self) -> str:
-        """The warning's sentence, with the nodes to which it applies, unless it applies to all nodes."""
+        """The warning's sentence, with the nodes to which the warning applies, unless these are all nodes."""
         if not self.several:
             return self.sentence
         shown = ", ".join(map(str, self.ranks[:_RANKS])) + (", …" if len(self.ranks) > _RANKS else "")
@@ -149,8 +149,8 @@ class MachineFact:
     line: str = ""
     """Label of the output line that shows the fact, if the label is not the first key of `path`."""
     called: str = ""
-    """Name of the fact in a list of differences, if it is not the fact's key. The list shows the name of the
-    fact's table before this name."""
+    """Name of the fact in a list of differences, if it is not the fact's key. The list shows the table's name
+    before the fact's name."""
 
     @property
     def table(self) -> str:
@@ -269,8 +269,8 @@ FACTS = (
     MachineFact("load.busiest[].cores", words="{} cores"),
     MachineFact("load.busiest[].cpu_seconds"),
 )
-"""All facts in the order in which they are reported, the important facts first. After these facts, each
-package of the benchmark's Python is reported as a fact of its own."""
+"""All facts in the order in which they are reported, the important facts first. The packages of the
+benchmark's Python are reported after `FACTS`, each as a fact of its own."""
 
 TABLES: Mapping[str, tuple[MachineFact, ...]] = {
     path: tuple(facts) for path, facts in groupby(FACTS, key=lambda fact: fact.table)

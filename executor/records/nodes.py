@@ -60,7 +60,8 @@ def arms_of_runs(record: JobRecord) -> list[str]:
 
 
 def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
-    """Return the node that `--node` names. Raises UsageError if there is no such node, StoreError."""
+    """Return the node that `--node` names. Raises StoreError, and UsageError if the job has no node of this
+    rank."""
     numbers = node_numbers(record, record.job())
     if rank not in numbers:
         count, last = len(numbers), numbers[-1]

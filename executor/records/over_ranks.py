@@ -33,8 +33,8 @@ class Spread:
 
     @property
     def floor(self) -> float | None:
-        """Smallest value of a rank that can be measured. If a rank's value is lower, only this upper bound is
-        known."""
+        """Smallest value that can be measured on a rank; a lower value of a rank is only an upper bound. None
+        if all values are exact."""
         return self.ranks[0].floor
 
     @property
@@ -144,7 +144,7 @@ def _over(group: Sequence[Series], how: OverRanks) -> Series:
 
 
 def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> None:
-    """Set the figures of a row to the figures over all ranks with values."""
+    """Compute the figures of the row `combined` from the figures of the ranks with values."""
     first = seen[0]
 
     def over(figure: str) -> float:
@@ -169,8 +169,8 @@ def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> No
 
 
 def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
-    """Return the job's headline over these ranks, as `job_headlines` computes it, which first combines the
-    ranks of each run."""
+    """Return the job's headline over these ranks. As in `job_headlines`, the ranks of each run are combined
+    first."""
     every = [each.numbers for each in ranks]
     repeats = dict.fromkeys(repeat for numbers in every for repeat in numbers)
     runs = [over_ranks_of([each[repeat] for each in every if repeat in each], how) for repeat in repeats]
@@ -178,15 +178,16 @@ def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
 
 
 def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
-    """Return the trend over all ranks, value by value. Ranks whose number of values differs from the first
-    rank's are ignored."""
+    """Return the trend over all ranks: the n-th value combines the n-th values of the ranks. Ranks whose
+    trend has another step than the first rank's trend are ignored."""
     alike = [each.points for each in trends if each.step == trends[0].step]
     points = [over_ranks_of(values, how) for values in zip(*alike, strict=False)]
     return Trend(points, trends[0].step)
 
 
 def _without_rank_labels(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record without the labels of its rank; the same record if the record has no such labels."""
+    """Return the record without the labels of its rank. A record without such labels is returned
+    unchanged."""
     labels = record.get("labels") or {}
     has_rank = any(label in labels for label in RANK_LABELS)
     return {**record, "labels": without_rank_labels(labels)} if has_rank else record

@@ -16,7 +16,7 @@ from executor.records.reading import HOST, RUN, LineStream, MalformedLines
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
-"""Number of bytes of a stream that are read at once. In a bucket, each such read takes two requests."""
+"""Number of bytes of a stream that are read at once. In a bucket, a read of this size takes two requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
 OF_BENCHMARK = ("log", "emit", "exit", "file")
 """Sources of the benchmark's own measurements. The source "log" also stands for the log of a single
@@ -65,7 +65,7 @@ class SeriesKey:
 
     @property
     def place(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], int | None]:
-        """Metric with its labels, and generation, as `LastGenerations` takes them."""
+        """Metric with its labels, and generation: an item for `LastGenerations`."""
         return (self.name, self.labels), self.generation
 
 
@@ -107,8 +107,8 @@ class Points:
         self.records = 0
         """Number of records, from any source."""
         self.late = 0
-        """Number of records that the agent read only after a restart. The times of these records are not the
-        times at which the benchmark printed them."""
+        """Number of records that the agent read only after a restart. The times of late records are not the
+        times at which the benchmark printed the values."""
         self.beyond = 0
         """Number of records whose values are beyond `LIMIT`. Records with values beyond `LIMIT` are in no
         series."""

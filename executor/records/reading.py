@@ -163,7 +163,7 @@ class MalformedLines:
     first: bytes = b""
 
     def add(self, content: bytes, *, taken: int) -> None:
-        """Count the malformed lines in `content` (whole lines), in which only `taken` lines were records."""
+        """Count the malformed lines in `content`: all lines except `taken` records. content: whole lines."""
         if (lost := content.count(b"\n") - taken) > 0:
             self.count += lost
             lines = () if self.first else content.splitlines()
@@ -173,7 +173,7 @@ class MalformedLines:
         """Return a sentence with the number of malformed lines and the mistake in the first of them. where:
         beginning of the sentence."""
         why = _why_no_record(self.first, where=where)
-        return f"{why} ({counted(self.count, 'line')} passed over)"
+        return f"{why} ({counted(self.count, 'line')} skipped)"
 
 
 def _why_no_record(line: bytes, *, where: str) -> str:

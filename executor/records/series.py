@@ -75,11 +75,11 @@ class Series:
     beyond: int = 0
     """Number of values beyond `LIMIT`; no other figure includes these values."""
     over: dict[str, float] = field(default_factory=dict)
-    """If the row is over several ranks, the figures "median", "stdev", "p95", "runs" and "headline", combined
-    from the ranks' figures."""
+    """The figures "median", "stdev", "p95", "runs" and "headline" of a row over several ranks, combined from
+    the ranks' figures. Empty for any other row."""
     floor: float | None = None
-    """For peak memory, the smallest value that can be measured. A lower value is only an upper bound. None if
-    all values are exact."""
+    """For peak memory, the smallest value that can be measured. A value below `floor` is only an upper bound.
+    None if all values are exact."""
     _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
     """All values, by the number of their run."""
@@ -110,8 +110,8 @@ class Series:
             self.newest = values[-1]
 
     def of_next_generation(self, *, left_out: int) -> Series:
-        """Return a copy of the series for the next generation, in which values of earlier generations are in
-        no figure. left_out: number of warm-up values that stay counted."""
+        """Return a copy of the series for the next generation. No figure of the copy includes values of
+        earlier generations. left_out: number of warm-up values of the next generation, which stay counted."""
         earlier = self.of_earlier + self.count + self.left_out - left_out
         return replace(self._empty(), of_earlier=earlier, left_out=left_out)
 
@@ -149,7 +149,7 @@ class Series:
 
     @property
     def seen(self) -> bool:
-        """Whether the series has any value, even if no value is in any figure."""
+        """Whether the series has a value. Values that no figure includes also count."""
         return bool(self.count or self.left_out or self.of_failed or self.of_earlier or self.beyond)
 
     @property

@@ -1,8 +1,8 @@
-"""Reads millions of lines of `metrics.jsonl` quickly. One pattern matches a line in the form of bai's own
-writer, without parsing its JSON.
+"""Reads millions of lines of `metrics.jsonl` quickly. One pattern matches a line as `bai` itself writes it,
+without parsing the line's JSON.
 
-If a piece of the stream contains damaged lines, or lines of another version or tool, all lines of the piece
-are decoded one by one, because the order of the lines matters. The pattern and the decoder find the same
+All lines of a piece of the stream are decoded one by one if the piece contains damaged lines, or lines of
+another version or tool. The order of the lines is kept in this way. The pattern and the decoder find the same
 records.
 """
 
@@ -29,14 +29,15 @@ RANK_LABELS = ("rank", "process_rank")
 _INTEGER = r"(?:0|[1-9]\d{0,17})"
 _EXPONENT = r"[eE][-+]?\d{1,2}"
 _NUMBER = rf"-?{_INTEGER}(?:\.\d{{1,24}}(?:{_EXPONENT})?|{_EXPONENT})?"
-"""Matches only numbers that are certainly within `LIMIT`. The slower decoder reads all other numbers."""
+"""Matches only numbers that are certainly within `LIMIT`. The slower decoder reads numbers that `_NUMBER`
+does not match."""
 _ANY_NUMBER = rf"[-.\d]{{1,44}}(?:{_EXPONENT})?"
 """Matches any number, and also texts that are not JSON. `_ANY_NUMBER` is faster than `_NUMBER`, and safe if
 the numbers are decoded anyway."""
 _TEXT = r'"[ !#-\[\]-~]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[ !#-\[\]-~]*)*"'
 """Matches only ASCII text that is valid JSON, so that a decoder need not check the text."""
 _ANY_TEXT = r'"[^"]*(?:\\"[^"]*)*"'
-"""Matches text that need not be valid JSON. `_ANY_TEXT` is faster than `_TEXT`, and safe if each different
+"""Matches text that need not be valid JSON. `_ANY_TEXT` is faster than `_TEXT`, and safe if each distinct
 text is checked once."""
 _REPEAT = rf'(?:,"repeat":{_INTEGER})?'
 _GENERATION = rf'(?:,"generation":{_INTEGER})?'
@@ -52,7 +53,7 @@ _, HEAD, _, NAME, _, UNITS, _, _, TAIL = range(len(_PARTS))
 shared_text = itemgetter(HEAD, NAME, UNITS, TAIL)
 """Function that returns those parts of a row that are equal in all rows of its series."""
 _SERIES_PARTS = ("head", "name", "value", "units", "time", "tail")
-"""Names of the parts of a record that a series needs. Other parts are not read, to save time."""
+"""Names of the parts of a record that a series needs. To save time, only these parts are read."""
 _series_text, _series_value, _series_time = itemgetter(0, 1, 3, 5), itemgetter(2), itemgetter(4)
 _KNOWN = 2**16
 """Maximum number of series whose keys are cached."""
@@ -74,12 +75,12 @@ def _line(*parts: str, text: str, number: str, end: str) -> re.Pattern[bytes]:
 
 @cache
 def _shared() -> re.Pattern[bytes]:
-    """Return the pattern of the texts that rows share, one text per line."""
+    """Return the pattern of the parts that are equal in all rows of a series, one part per line."""
     return re.compile(rf'"src":{_TEXT}{_REPEAT}\n{_TEXT}\n{_TEXT}\n{_END}'.encode())
 
 
 def rows_in(content: bytes) -> list[Row] | None:
-    """Return the rows of whole lines; None unless all lines have the form of bai's own writer."""
+    """Return the rows of whole lines; None unless all lines are as `bai` itself writes them."""
     rows = _line(*_PARTS, text=_ANY_TEXT, number=_NUMBER, end=r"[^\n]*").findall(content)
     if len(rows) == content.count(b"\n") and all(map(_is_valid, set(map(shared_text, rows)))):
         return rows
@@ -87,12 +88,12 @@ def rows_in(content: bytes) -> list[Row] | None:
 
 
 def _is_valid(text: tuple[bytes, ...]) -> bool:
-    """Return whether the shared part of a row has the form of bai's own writer."""
+    """Return whether the parts that all rows of a series share are as `bai` itself writes them."""
     return _shared().fullmatch(b"\n".join(text)) is not None
 
 
 def record_like(text: tuple[bytes, ...]) -> Mapping[str, Any]:
-    """Return the record, without its numbers, for rows whose shared text is `text`."""
+    """Return the record, without its numbers, of rows with the shared parts `text`."""
     record: Mapping[str, Any] = json.loads(b'{%b,"name":%b,"value":0,"units":%b,"timestamp":0%b}' % text)
     return record
 
@@ -168,8 +169,8 @@ class SeriesLines(Generic[K]):
     count: int
     """Number of records."""
     late: int
-    """Number of records that the agent read only after a restart. The times of these records are not the
-    times at which the benchmark printed them."""
+    """Number of records that the agent read only after a restart. The times of late records are not the times
+    at which the benchmark printed the values."""
     last_timestamp: int | None
     """Time of the last record (ms UTC); None if there is no record."""
 
@@ -197,7 +198,7 @@ class SeriesReader(Generic[K]):
         return SeriesLines(batches, len(rows), late, last)
 
     def _batches(self, rows: list[Row], rank: int | None) -> dict[K, SeriesBatch] | None:
-        """Return the series of the rows; None unless all rows have the form of bai's own writer."""
+        """Return the series of the rows; None unless all rows are as `bai` itself writes them."""
         try:
             values = json.loads(b"[%b]" % b",".join(map(_series_value, rows)))
         except ValueError:
@@ -222,8 +223,8 @@ class SeriesReader(Generic[K]):
         return batches
 
     def _series(self, text: Any, rank: int | None) -> tuple[K, Mapping[str, Any]] | None:
-        """Return the series of rows that share `text`; None unless `text` has the form of bai's own
-        writer."""
+        """Return the series of the rows with the shared parts `text`; None unless these parts are as `bai`
+        itself writes them."""
         found = self._known.get((rank, text))
         if found is None and _is_valid(text):
             if len(self._known) >= _KNOWN:
@@ -272,7 +273,7 @@ def with_rank(records: bytes, rank: int) -> bytes:
 
 
 def _tail_with(label: bytes, tail: bytes) -> bytes:
-    """Return the end of a line that ends with `tail`, after one more label is added."""
+    """Return `tail`, the end of a line, with the label `label` added."""
     labels, brace, rest = tail.rpartition(b"}")
     if not brace:
         return b',"labels":{%b}%b}\n' % (label, tail)

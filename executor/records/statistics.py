@@ -15,7 +15,7 @@ from executor.records.series import Series, labelled_name, with_arm
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 LABEL_SETS = 64
-"""Maximum number of rows of one metric. Series whose labels would need more rows share the last row."""
+"""Maximum number of rows of one metric. Series beyond this number share the last row."""
 _ROWS = 1024
 """Maximum number of rows of one metric if ranks are shown separately."""
 OTHERS = "{…}"
@@ -114,8 +114,8 @@ class Measurements:
     def _is_of_last(
         self, group: dict[str, Series], series: Series, row: str, generation: int, *, has_number: bool
     ) -> bool:
-        """Return whether values of a generation count. If they contain the generation's first number, the
-        values of earlier generations are removed from all figures."""
+        """Return whether figures include values of a generation. The generation's first number removes the
+        values of earlier generations from all figures."""
         place = id(group), series.without_ranks
         rows = self._of_place.setdefault(place, set())
         rows.add(row)

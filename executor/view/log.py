@@ -19,8 +19,8 @@ _KEEP = 2**20
 """Largest number of lines that are held. No piece of a log has more bytes than this number, so no piece has
 more lines."""
 _LONGEST_LINE = 2**20
-"""Largest length of a line in a log of several nodes (bytes). A longer line is split, because otherwise the
-line would be buffered without a limit."""
+"""Largest length of a line in a log of several nodes (bytes). A line beyond this length is split, because
+otherwise the line would be buffered without a limit."""
 
 
 class Scroll:
@@ -42,7 +42,7 @@ class Scroll:
         self._rest = rest
 
     def take(self) -> tuple[int, list[str]]:
-        """Return the number of lines that were dropped since the last call, and the lines after these."""
+        """Return the number of lines that were dropped since the last call, and the lines that are held."""
         passed, self._passed = self._passed, 0
         lines = [_text(line) for line in self._lines]
         self._lines.clear()
@@ -69,8 +69,7 @@ def _text(line: bytes) -> str:
 class LogView:
     """Prints logs that arrive in pieces. A `LogView` is a context manager: at the end of the `with` block,
     the last line is printed even if it has no newline. follow: whether pieces of several nodes arrive in any
-    order. If false, all pieces of a node arrive before those of the next node. with_ranks: whether each line
-    begins with its node's rank.
+    order, and not node by node. with_ranks: whether each line begins with its node's rank.
     """
 
     def __init__(self, *, json_: bool, follow: bool, with_ranks: bool = False) -> None:
@@ -183,7 +182,7 @@ class RawLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Allow another message to be printed. Messages of `bai` go to another stream."""
+        """Allow another message to be printed. Messages of `bai` do not go to the stream of the log."""
         yield
 
     def _print(self, lines: list[bytes], rank: int) -> None:

@@ -31,8 +31,8 @@ class PlainView:
     """View that writes the benchmark's lines and plain messages of `bai` to `stream`. No line is left out,
     however much a benchmark prints.
 
-    Into a pipe, the benchmark's bytes are written unchanged. On a terminal with this view, control sequences
-    are removed, because the terminal does not support them.
+    Into a pipe, the benchmark's bytes are written unchanged. Control sequences are removed for a terminal,
+    because this view is used for terminals that do not support them.
     """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:

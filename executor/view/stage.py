@@ -22,7 +22,7 @@ _LOCAL_FLAGS = 3
 
 
 class LiveBlock:
-    """Lines in the last rows of a terminal. The cursor stays in a separate row below these lines.
+    """Lines in the last rows of a terminal. The cursor stays in a separate row below the block.
 
     A terminal that becomes narrower wraps its lines, so the block's rows are counted only when it is erased.
     The cursor needs a row of its own, because terminals differ in where they put a cursor that was in a
@@ -84,8 +84,7 @@ def cropped(text: Text, width: int, *, unicode: bool = True) -> Text:
 
 
 def _stripped(line: list[Segment]) -> Iterator[Segment]:
-    """Yield the segments of a line without its trailing spaces, because these could wrap into a further
-    row."""
+    """Yield the segments of a line without its trailing spaces, which could wrap into the next row."""
     length = len("".join(segment.text for segment in line).rstrip(" "))
     for segment in line:
         if length <= 0:
@@ -190,7 +189,7 @@ class _Echo:
             self._switch(on=True)
 
     def _switch(self, *, on: bool) -> bool:
-        """Switch the terminal's echo on or off. Return whether it was changed."""
+        """Switch the terminal's echo on or off. Return whether the echo was changed."""
         try:
             terminal = self._console.file.fileno()
             # In the background, the terminal belongs to another process, and changing it would stop this

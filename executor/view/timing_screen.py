@@ -1,5 +1,4 @@
-"""The screen of `bai time`. During the runs, it is one line; afterwards, a table of the commands with
-conclusions is printed."""
+"""The screen of `bai time`: one line during the runs, and then a table of the commands with conclusions."""
 
 from __future__ import annotations
 

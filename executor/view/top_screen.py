@@ -30,8 +30,7 @@ _OTHERS = 3
 _END = "end"
 """Name of the phase in which a node reports that its part of the job has ended."""
 _SILENT_MS = 60_000
-"""The screen shows since when nothing has been heard of the job only if that time is longer than this
-(ms)."""
+"""Time without a write of the job after which the screen shows how long the job has written nothing (ms)."""
 
 
 class TopScreen:
@@ -75,7 +74,7 @@ class TopScreen:
         if glance.result is not None:
             yield Phrase(glance.result.sentence, "bad" if glance.result.exit_code else "good")
         elif heard is not None and now_ms() - heard > _SILENT_MS:
-            yield Phrase(f"nothing has been heard of it for {span_since(heard)}", "caution")
+            yield Phrase(f"the job has written nothing for {span_since(heard)}", "caution")
         if trouble is not None:
             yield Phrase(trouble, "caution")
 

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _REDRAW = 0.1
 """Time between two redraws while nothing new is read (seconds)."""
 _BURST = 0.05
-"""If there is much to read, records are read for at most this long without a pause (seconds)."""
+"""Maximum time for which records are read without a pause (seconds)."""
 _SHARE = 4
-"""On the benchmark's own machine, the pause after a burst of reading is at least this multiple of the burst's
-processor time."""
+"""Minimum pause after a burst of reads on the benchmark's own machine, as a multiple of the burst's processor
+time."""
 _CATCH_UP = 10.0
-"""After the job's end, records are read for at most this long to complete the statistics (seconds)."""
+"""Maximum time for which records are read after the job's end, to complete the statistics (seconds)."""
 _AWAY_PAUSES = 3
 """Factor by which the pauses are longer while the job store is unreachable."""
 
@@ -114,10 +114,11 @@ def watch(
 ) -> JobResult:
     """Show the job until it ends, and return the job's result.
 
-    remote: whether the job runs on another machine. For a job elsewhere, frequent reads do not slow down the
-    benchmark, and the store can be unreachable for a while. log_position: offset of the log at which reading
-    starts. newest_only: whether parts of the log are skipped if the log grows too fast. Raises LeftError if
-    the user leaves, StoreError if the store fails, NoResultError if the job will not have a result.
+    remote: whether the job runs on another machine. Frequent reads of a remote job do not slow down the
+    benchmark, but the remote store can be unreachable for a while. log_position: offset of the log at which
+    reading starts. newest_only: whether parts of the log are skipped if the log grows too fast. Raises
+    LeftError if the user leaves, StoreError if the store fails, NoResultError if the job will not have a
+    result.
     """
     with Interrupts() as interrupts:
         try:

@@ -171,7 +171,7 @@ def test_malformed_metric_records_are_counted_and_the_first_named(cli: LocalCli)
     assert len(rows.stdout.splitlines()) == 3
     for answer in (table, rows):
         assert f"{job.store.url}/digits-1/attempts/0/nodes/0/metrics: timestamp is missing" in answer.stderr
-        assert "(5 lines passed over)" in answer.stderr
+        assert "(5 lines skipped)" in answer.stderr
     assert "0.2500" in status.stdout
     assert [each.code for each in (table, rows, status)] == [0, 0, 0]
 

@@ -122,7 +122,7 @@ def test_malformed_metric_lines_of_a_node_are_counted(cli: LocalCli, job: Handma
     answer = cli.bai("metrics", "digits-1")
 
     assert answer.stderr.startswith("bai: the metrics of the 2 nodes of digits-1: a line is not JSON")
-    assert "(1 line passed over)" in answer.stderr
+    assert "(1 line skipped)" in answer.stderr
 
 
 BOTH = """

@@ -114,4 +114,4 @@ def test_top_shows_the_number_of_the_current_repeat(tmp_path: Path, until: float
 def test_a_silent_job_is_reported(tmp_path: Path) -> None:
     made = HandmadeJob(tmp_path, started=START - 10**9)
     made.phases("prepare", until="run")
-    assert any(line.startswith("nothing has been heard of it for ") for line in drawn(made))
+    assert any(line.startswith("the job has written nothing for ") for line in drawn(made))

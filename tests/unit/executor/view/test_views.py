@@ -151,14 +151,14 @@ def test_every_view_says_that_the_output_was_truncated(
 
     plain = capfdbinary.readouterr().out.decode()
     live = without_control(raw.getvalue().decode())
-    said = "[bai] the benchmark truncated its output; from its start again\n"
+    said = "[bai] the benchmark truncated its output; the output starts again\n"
     assert f"a first line\nand half a line\n{said}anew\n" in plain
     assert live.index("and half a line") < live.index(said.strip()) < live.index("anew")
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [each.get("line") or each["message"] for each in told if each["type"] in ("log", "notice")] == [
         "a first line",
         "and half a line",
-        "the benchmark truncated its output; from its start again",
+        "the benchmark truncated its output; the output starts again",
         "anew",
     ]
 
