@@ -141,8 +141,8 @@ def _load(name: str) -> LoadedCommand:
 
 
 def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., None]:
-    """Wrap a command's function: it exits quietly if standard output was closed, tidies up, and adds options
-    to suggested commands."""
+    """Return a function that runs the command `function`, exits quietly if standard output was closed, tidies
+    up, and adds options to suggested commands."""
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:

@@ -171,8 +171,8 @@ def seed_for(job_id: str | None) -> int:
 
 
 def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
-    """Cancel a new job on this machine whose start was interrupted. Return a sentence about what became of
-    the job."""
+    """Cancel a new job on this machine whose start was interrupted. Return a sentence about the job's
+    state."""
     there = options.for_submitted(backend)
     try:
         backend.cancel(there.find(job_id), now=False)

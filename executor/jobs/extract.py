@@ -95,8 +95,8 @@ def extract_again(
     record: JobRecord, metrics: Sequence[Metric] | None, *, on_progress: Callable[[str], None]
 ) -> Iterator[NodeExtract]:
     """Search the saved logs of all nodes for `metrics` (None: the job's own metrics); yield a result for each
-    node. `on_progress` is called with warnings. Raises UsageError if the job belongs to another user, has not
-    ended or has no saved log; ExtractError, StoreError.
+    node. `on_progress` is called with warnings. Raises ExtractError, StoreError, and UsageError if the job
+    belongs to another user, has not ended or has no saved log.
     """
     if record.store.folder is not None:
         check_own(record.store.folder, record.job_id)

@@ -188,8 +188,8 @@ class GroupComparison:
 
     @property
     def scale(self) -> str | None:
-        """The key of the matrix over which the headline is plotted: the number of machines or, if that does
-        not vary, the first key with two or more numbers. None if there is no such key."""
+        """The key of the matrix over which the headline is plotted: the number of machines or, if this number
+        does not vary, the first key with two or more numbers. None if no key has two or more numbers."""
         numeric = [
             key for key in self.keys if len({row.set[key] for row in self.rows}) > 1 and self._is_numeric(key)
         ]

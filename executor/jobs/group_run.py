@@ -1,6 +1,5 @@
-"""Runs a group of jobs: starts the jobs that the group's bounds allow, and follows all jobs to their end.
-Everything that must survive this process is in the group's ledger, so that another call, at the same time or
-later, can continue the group.
+"""Runs a group of jobs: starts the jobs that the group's bounds allow, and follows all jobs to their end. The
+group's ledger contains all state, so that another call, at the same time or later, can continue the group.
 """
 
 from __future__ import annotations

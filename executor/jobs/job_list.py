@@ -97,7 +97,7 @@ class JobFilter:
     """Only jobs of this group are listed; None if there is no limit."""
 
     def may_take(self, job: StartedJob) -> bool:
-        """Return False if the job's id, start or end alone shows that the job does not match the filter."""
+        """Return whether the job's id, start and end match the filter. The job's labels are not checked."""
         if self.group is not None and group_of(job.job_id) != self.group:
             return False
         if self.since is not None and job.started < self.since:
@@ -304,8 +304,8 @@ def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int |
     RecordError.
 
     seconds: duration of the job. ended: end of the job (ms UTC); None if the job still runs. For an elastic
-    job, a machine's time is counted from its launch until its last heartbeat, or until another machine
-    replaced it.
+    job, a machine's time begins with its launch, and ends with its last heartbeat or when another machine
+    replaces this machine.
     """
     if not job.is_elastic:
         return job.strategy.nodes * seconds

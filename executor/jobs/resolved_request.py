@@ -223,9 +223,9 @@ def _repository(descriptor: Descriptor) -> Script | None:
 
 
 def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
-    """Return the commit that the existing job of this id got from the same branch or tag, because the branch
-    or tag may have moved since then. If no job of this id exists, return `ref`. branch: `ref` if it is a
-    branch or a tag, otherwise "".
+    """Return the commit that the earlier job `before` got from the same branch or tag, because the branch or
+    tag may have moved since then. Without such a commit, return `ref`. branch: `ref` if it is a branch or a
+    tag, otherwise "".
     """
     if (
         before is None

@@ -45,7 +45,7 @@ class News:
     truncated: bool
     """Whether the benchmark truncated its output, so that `log` begins again at the start of the output."""
     skipped: int
-    """Number of bytes of output before `log` that were skipped, because too much had arrived."""
+    """Number of bytes of output before `log` that were skipped, because too much output had arrived."""
     more: bool
     """Whether more content can be read at once."""
     result: JobResult | None

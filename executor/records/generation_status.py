@@ -218,8 +218,8 @@ def last_hints(record: JobRecord, job: Job) -> Hints | None:
 
 
 def size_status(record: JobRecord, job: Job) -> SizeStatus | None:
-    """Return the latest request and proposal for the number of nodes of a job whose benchmark may change it
-    by hints. None for any other job. Raises StoreError."""
+    """Return the latest request and proposal for the number of nodes. None if the job's benchmark cannot
+    change this number by hints. Raises StoreError."""
     if not job.takes_proposals:
         return None
     attempt = AttemptRecord(record, job.job.attempt)

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
-    """Return the status of a job, completed with the status of each node and, if the coordinator ends the
-    nodes, the reason. Raises StoreError."""
+    """Return the status of a job with the status of each node. If the coordinator ends the nodes, a warning
+    has the reason. Raises StoreError."""
     generation, warnings = None, list(job_status.warnings)
     try:
         generation = generation_status(record, record.job())

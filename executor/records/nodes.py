@@ -46,8 +46,8 @@ def node_numbers(record: JobRecord, job: Job) -> list[int]:
 
 
 def has_ranks(record: JobRecord) -> bool:
-    """Return whether records of the job have the label `rank`. Records have the label if the job may have
-    several nodes, even while the job has only one. Raises StoreError."""
+    """Return whether records of the job have the label `rank`. Records have the label `rank` if the job may
+    have several nodes, even while the job has only one node. Raises StoreError."""
     job = _readable_job(record)
     return job is not None and job.strategy.nodes > 1
 

@@ -164,8 +164,8 @@ class SeriesLines(Generic[K]):
     """The records that were read from some lines."""
 
     batches: dict[K, SeriesBatch]
-    """Values by series. Series are in the order of their first values within `LIMIT`, or of their last values
-    if all values are beyond `LIMIT`."""
+    """Values by series. Series are in the order of their first values within `LIMIT`. A series whose values
+    are all beyond `LIMIT` has the place of its last value."""
     count: int
     """Number of records."""
     late: int

@@ -133,8 +133,8 @@ class Measurements:
                 group[name] = series.without(self.failed)
 
     def raise_memory_floor(self, floor: float) -> None:
-        """From now on, treat a peak memory of up to `floor` bytes as an upper bound only, because the shim's
-        own peak memory is now known."""
+        """Treat a peak memory of up to `floor` bytes as an upper bound only. Called when the shim's own peak
+        memory is known."""
         self._memory_floor = floor
         for series in (*self.benchmark.values(), *self.run.values()):
             series.floor = floor if series.floor is not None else None

@@ -16,8 +16,8 @@ _REST = 65536
 
 
 _KEEP = 2**20
-"""Largest number of lines that are held. No piece of a log has more bytes than this number, so no piece has
-more lines."""
+"""Largest number of lines that are held. A piece of a log has at most this number of bytes, and therefore at
+most this number of lines."""
 _LONGEST_LINE = 2**20
 """Largest length of a line in a log of several nodes (bytes). A line beyond this length is split, because
 otherwise the line would be buffered without a limit."""

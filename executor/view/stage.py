@@ -24,9 +24,9 @@ _LOCAL_FLAGS = 3
 class LiveBlock:
     """Lines in the last rows of a terminal. The cursor stays in a separate row below the block.
 
-    A terminal that becomes narrower wraps its lines, so the block's rows are counted only when it is erased.
-    The cursor needs a row of its own, because terminals differ in where they put a cursor that was in a
-    wrapped line.
+    A terminal that becomes narrower wraps its lines, so the block's rows are counted only when the block is
+    erased. The cursor needs a row of its own, because terminals differ in where they put a cursor that was in
+    a wrapped line.
     """
 
     def __init__(self, console: Console) -> None:
