@@ -1,5 +1,6 @@
 """Runs a group of jobs: starts the jobs that the group's bounds allow, and follows all jobs to their end. The
-group's ledger contains all state, so that another call, at the same time or later, can continue the group.
+group's ledger contains all state that must survive this process, so that another call can continue the group
+at the same time or later.
 """
 
 from __future__ import annotations
