@@ -247,7 +247,7 @@ def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
 
 def _in_the_way(path: Path) -> JobFetchError:
     return JobFetchError(
-        f"{path}: exists already with other content, and is not overwritten; move this file away or fetch into another folder"
+        f"{path}: exists already with other content, and nothing is overwritten; move this file away or fetch into another folder"
     )
 
 

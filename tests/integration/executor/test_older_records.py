@@ -219,4 +219,4 @@ def test_every_command_shows_an_earlier_job_in_a_bucket(tmp_path: Path) -> None:
     assert (tmp_path / "fetched" / "artifacts" / "out" / "model.txt").read_text() == "weights of 100\n"
     assert {each["name"]: each["a"]["runs"] for each in compared["metrics"]}["loss"] == [1200.0]
     assert (gone["outcome"], headlines(gone)) == ("cancelled", {"loss": 60.0, "throughput{device=a}": 11.0})
-    assert "a lifecycle rule of the bucket deletes there" in removed
+    assert "where a lifecycle rule of the bucket deletes jobs" in removed

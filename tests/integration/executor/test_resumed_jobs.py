@@ -106,7 +106,7 @@ def test_a_repeated_resume_of_the_newest_job_is_the_same_job(cli: LocalCli) -> N
 
     # then it is the same job each time
     assert [each.code for each in (joined, shown, later)] == [0, 0, 0], joined.stderr + later.stderr
-    assert "the job second exists already and goes on" in joined.stderr
+    assert "the job second exists already and continues" in joined.stderr
     assert "the job second exists already and has ended" in shown.stderr
     assert "the job second exists already and has ended" in later.stderr
     name, step = _start(cli.output("second"))

@@ -142,7 +142,7 @@ def test_a_job_without_checkpoints_passes_on_the_one_from_which_it_began(store: 
         ({"checkpoint": None}, r"the job train-1 has no \[checkpoint\], so no checkpoint was saved"),
         (
             {"checkpoint": Checkpoint(path="/fsx", shared=True)},
-            r"the job train-1 has its checkpoints in the shared folder /fsx, and none in its record",
+            r"the job train-1 keeps its checkpoints in the shared folder /fsx, not in its record",
         ),
         ({}, r"the job train-1 has kept no complete checkpoint"),
     ],

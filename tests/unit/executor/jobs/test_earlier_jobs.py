@@ -166,7 +166,7 @@ def test_resubmitting_a_job_id_works_after_the_earlier_job_was_deleted(
         ("job:prep-1/zzz", "", "no artifact zzz; it has linked, model, out/train"),
         ("job:prep-1/out", "", 'write a slash at its end, "out/"'),
         ("job:prep-1/none/", "", "no artifacts in none/"),
-        ("job:empty-1/", "", "no artifacts; [output] artifacts of its descriptor"),
+        ("job:empty-1/", "", "no artifacts; list the files to keep in [output] artifacts"),
         ("job:prep-1/out/", "unpack = true", "a folder has no checksum and is not unpacked"),
         ("job:prep-1/model", f'sha256 = "{"0" * 64}"', "the artifact's SHA-256 is"),
         ("job:prep-1/linked", "", "is a symbolic link"),
