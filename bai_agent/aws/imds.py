@@ -64,7 +64,8 @@ def read(name: str, *, environment: Mapping[str, str], sleep: Callable[[float], 
 
 
 def read_if_there(name: str, *, environment: Mapping[str, str]) -> str | None:
-    """Return the metadata `name`; None if it does not exist. Raises MetadataError."""
+    """Return the metadata with the name `name`; None if the service has no such metadata. Raises
+    MetadataError."""
     try:
         return read(name, environment=environment)
     except MetadataError as error:

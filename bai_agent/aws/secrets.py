@@ -1,4 +1,5 @@
-"""Resolves references to secrets on the machine that uses them. This module never writes secrets to disk."""
+"""Resolves references to secrets on the machine that uses the secrets. This module never writes secrets to
+disk."""
 
 from __future__ import annotations
 

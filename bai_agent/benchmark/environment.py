@@ -163,8 +163,8 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
 def make_command_executable(
     argv: tuple[str, ...], *, scripts: Path | None, cwd: Path, user: User | None
 ) -> None:
-    """If the command is in the scripts' folder, which is bai's own copy, make the command executable for all
-    users who may read it.
+    """Make a command in the scripts' folder executable for all users who may read the command. The scripts'
+    folder is bai's own copy.
 
     Archives and object stores lose the x bit, but users of the benchmark service expect a command in the
     scripts' folder to run.

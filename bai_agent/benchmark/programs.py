@@ -98,7 +98,7 @@ class PythonDescription:
     executable: str
     version: str
     tag: str
-    """Tag of its byte code, such as "cpython-312"."""
+    """Tag of the Python's byte code, such as "cpython-312"."""
     prefix: str
     venv: bool
     """Whether the Python belongs to a virtual environment."""
@@ -152,8 +152,8 @@ def ask(
     """Run a program to its end. Raises NoAnswerError. The processes that the program started are stopped when
     the program ends or reaches its time limit.
 
-    subprocess.run is not used, because after its timeout it waits without a limit for every process that has
-    the pipe open.
+    subprocess.run is not used, because subprocess.run waits without a limit, even after its timeout, for
+    every process that has the pipe open.
     """
     deadline = time.monotonic() + timeout_s
     try:

@@ -69,8 +69,8 @@ def read_started(rundir: RunDir) -> Started | None:
 
 
 def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
-    """Return the living shim of `rundir`; None if there is none. A process counts as the shim only if it was
-    started as a shim for this very folder."""
+    """Return the living shim of `rundir`; None if no shim of `rundir` is alive. A process counts as the shim
+    only if it was started as the shim of exactly this run directory."""
     if started is None or not started.of_this_boot:
         return None
     process = read_process(started.shim_pid)

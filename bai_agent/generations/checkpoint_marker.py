@@ -75,7 +75,7 @@ class CheckpointMarker:
 
     @property
     def name(self) -> str:
-        """The checkpoint's name in `BAI_RESUMED` and for people, such as "checkpoint-1-3"."""
+        """The checkpoint's name in `BAI_RESUMED` and in messages, such as "checkpoint-1-3"."""
         return checkpoint_name(self.at)
 
     @property

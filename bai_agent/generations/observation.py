@@ -113,7 +113,8 @@ class Member:
         return self.leaving_s if self.late_s is None else self.late_s
 
     def may_be_gone_in(self, seconds: float, policy: Policy) -> bool:
-        """Return whether the node would count as lost if it wrote no heartbeat for this time."""
+        """Return whether the node would count as lost if the node wrote no heartbeat for another `seconds`
+        seconds."""
         silent_s = 0.0 if self.has_succeeded else self.silent_s
         return silent_s + seconds > policy.silence_s or (self.stopping_s or 0.0) + seconds > policy.stop_s
 

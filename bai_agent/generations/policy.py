@@ -21,7 +21,8 @@ class Policy:
     wait_s: float = 600.0
     """Longest wait of a job with too few nodes (seconds)."""
     pause_s: float = 60.0
-    """Seconds that a generation runs before it is ended so that a waiting node can join."""
+    """Shortest time for which a generation runs before it is ended so that a waiting node can join
+    (seconds)."""
     silence_s: float = 20.0
     """Seconds without a heartbeat after which a node counts as lost."""
     stop_s: float = 60.0

@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 
 def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
-    """Return a bound socket that reserves a port for a program that this node starts later. While the socket
-    is open, the kernel assigns the port to no other process.
+    """Return a bound socket that reserves a port for a program that this node starts later. The kernel
+    assigns the port to no other process while the socket is open.
 
     port: the wanted port; 0 for any free port. address: the address to bind; "" for all addresses of this
     machine. Raises OSError. The returned socket does not listen, so a server that sets SO_REUSEADDR, such as

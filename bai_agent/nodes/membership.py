@@ -236,8 +236,8 @@ def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _tell(ctx: RunContext, newest: Newest) -> None:
-    """Add an event with the end of the previous generation and the members of the next generation, unless it
-    was added before."""
+    """Add an event with the end of the previous generation and the members of the next generation, unless the
+    event was added before."""
     if any(each.generation == newest.number for each in ctx.events.of(RestartEvent)):
         return
     word = newest.word

@@ -44,7 +44,7 @@ def wait_for_hosts(ctx: RunContext, order: Order) -> None:
         return over.is_set() or ctx.clock.monotonic() > deadline
 
     def reach(peer: Peer) -> str | None:
-        """Return why the node could not be reached; None if it was reached."""
+        """Return why the node could not be reached; None if the node was reached."""
         while (words := _log_in(order, peer)) is not None and not late():
             over.wait(_LOGIN_PAUSE_S)
         return words

@@ -521,8 +521,8 @@ class ElasticMonitor(NodeMonitor):
         return min(silent_s, self._clock() - self._watching_since)
 
     def _answers_as_leader(self, node: int) -> bool:
-        """Send a direct request to a silent leader before it is given up. Return whether the leader
-        answers."""
+        """Send a direct request to a silent leader before the leader counts as lost. Return whether the
+        leader answers."""
         found = [each for each in self._peers if each.node == node]
         return bool(self._answering(found))
 

@@ -107,7 +107,7 @@ class JobObserver:
         )
 
     def _ask_silent(self, members: Sequence[int]) -> None:
-        """Send a direct request to each silent member before it is given up."""
+        """Send a direct request to each silent member before the member counts as lost."""
         silent = [each for each in members if self._ctx.silent_s(each) > self._ctx.policy.silence_s]
         found = [self._reports.joined[each][1].peer for each in silent if each in self._reports.joined]
         if found:

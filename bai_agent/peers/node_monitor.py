@@ -40,8 +40,8 @@ MISSED_SECONDS = 10.0
 """Time without a stored heartbeat after which the store counts as unreachable for a node (seconds). A node
 normally stores two heartbeats in this time."""
 _ASK_SECONDS = 5.0
-"""While the store is unreachable, seconds between two requests that ask other nodes whether they reach the
-store."""
+"""Seconds between two requests that ask other nodes whether they reach the store, while this node does not
+reach the store."""
 
 
 class SignAges:
@@ -80,10 +80,10 @@ class StoreAbsence:
     """Measures for how long one node has not reached the job store, and whether the other nodes reach the
     store.
 
-    While no node reaches the store, no node is given up and the job continues. If only one node does not
-    reach the store, the other nodes give this node up. The node then ends itself after `limits.peer_silence`,
-    because its processes and those of a replacement must not write into one folder. A worker asks only the
-    coordinator, so that the cost of a check does not depend on the number of nodes.
+    The job continues while no node reaches the store, and no node counts as lost. A node counts as lost for
+    the other nodes if only this node does not reach the store. The node then ends itself after
+    `limits.peer_silence`, because its processes and those of a replacement must not write into one folder. A
+    worker asks only the coordinator, so that the cost of a check does not depend on the number of nodes.
     """
 
     def __init__(self, *, rank: int, limits: Limits, clock: Callable[[], float]) -> None:
@@ -123,8 +123,8 @@ class StoreAbsence:
         return f"Node {self._rank} could not reach the job store for {limit:.0f} s, so the other nodes no longer wait for it."
 
     def away_too_long(self) -> str | None:
-        """If the store has been unreachable for longer than the job allows, return a sentence that says so.
-        None otherwise."""
+        """Return a sentence if the store has been unreachable for longer than the job allows. None
+        otherwise."""
         if self._clock() - self._reached <= self._limit.total_seconds():
             return None
         return (
@@ -237,7 +237,7 @@ class NodeMonitor(Poller, ABC):
         store's content cannot be read."""
 
     def look_for_store(self) -> None:
-        """If this node does not reach the store, ask other nodes whether they reach the store."""
+        """Ask other nodes whether they reach the store, if this node does not reach the store."""
         self.absence.look(self._ask_directly, ended=self._ended_nodes())
 
     def start_looking_for_store(self) -> None:

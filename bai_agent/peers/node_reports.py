@@ -88,8 +88,8 @@ class NodeReports:
         self._not_launched: dict[int, tuple[tuple[Version, str], Joined]] = {}
         """`joined` reports that do not come from a machine that was launched for the job, by node."""
         self._launched_machines: JobMachines | None = _NONE_KNOWN
-        """Machines that were launched for the job. None if no launch is recorded; all nodes are then
-        accepted."""
+        """Machines that were launched for the job. None if no launch is recorded; the reports of all nodes
+        are then accepted."""
         self.ends: dict[tuple[int, int], tuple[Version, GenerationEnd]] = {}
         """How each generation ended on each node, by node and generation."""
         self.outcomes: dict[int, tuple[Version, NodeOutcome]] = {}
@@ -238,7 +238,8 @@ class NodeReports:
         return True
 
     def _last_sign(self, node: int) -> Sign:
-        """Return a node's last heartbeat, or an empty heartbeat if it cannot be read. Raises StoreError."""
+        """Return a node's last heartbeat, or an empty heartbeat if the last heartbeat cannot be read. Raises
+        StoreError."""
         try:
             return self._ctx.attempt.last_sign(node)
         except RecordError as error:

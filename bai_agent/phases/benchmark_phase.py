@@ -390,8 +390,8 @@ def _remove_container(ctx: RunContext) -> None:
 
 
 def _keep_output(ctx: RunContext, output: OpenFile) -> None:
-    """If the benchmark deleted or renamed the output file, link the open file to its name again, for the
-    programs that read it."""
+    """Link the open output file to its name again if the benchmark deleted or renamed the file, because other
+    programs read the file."""
     kept = ctx.rundir.kept_output
     if kept.exists():
         return

@@ -1,5 +1,5 @@
-"""A handle through which an agent can send a signal to the benchmark's shim even if it has no free file
-descriptor."""
+"""A handle through which an agent can send a signal to the benchmark's shim even if the agent has no free
+file descriptor."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class HeldShim:
             self.close()
 
     def watch_starved(self, ctx: RunContext, error: OSError) -> None:
-        """Without free descriptors, check only `limits.max_runtime` and the signals that this agent received.
-        If the run must end, send SIGTERM to the shim, which then stops the benchmark."""
+        """Check only `limits.max_runtime` and the signals that this agent received, because no file
+        descriptor is free. If the run must end, send SIGTERM to the shim, which then stops the benchmark."""
         if not self._is_starved:
             self._is_starved = True
             log.error("no file descriptor is free (%s): the agent retries until one is free", error)

@@ -200,8 +200,8 @@ def publish_result(
     rank: int,
     deadline: float,
 ) -> None:
-    """Upload the rest of this node's record, and then the job's result if this node writes it. The uploads
-    end at `deadline` (`time.monotonic()`).
+    """Upload the rest of this node's record, and then the job's result if this node writes the result. The
+    uploads end at `deadline` (`time.monotonic()`).
 
     An elastic job can continue without its first node. Therefore, the node that is the leader at the job's
     end writes the result.

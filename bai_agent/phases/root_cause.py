@@ -87,8 +87,8 @@ def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None =
     """Return when the benchmark, or the first of its processes, failed (ms UTC). left: how the benchmark
     ended, which was a failure.
 
-    stopped: time at which the benchmark was ordered to stop; None if it was not. Processes on other nodes can
-    fail after this time, because this node's processes end.
+    stopped: time at which the benchmark was ordered to stop; None if there was no order. Processes on other
+    nodes can fail after this time, because this node's processes end.
     """
     ended = left.time if left is not None else None
     if cause is None and left is not None and left.stop is not None and ended and stopped:
@@ -213,8 +213,8 @@ def _end_of(run: RepeatedRun) -> int | None:
 
 
 def _log_of(cause: Cause, logs: Sequence[ProcessLog], ends: Sequence[ProcessEnd]) -> ProcessLog | None:
-    """Return the log of the process that failed first, in the run in which it failed; None if the process has
-    no log of its own."""
+    """Return the log of the process that failed first, in the run in which the process failed; None if the
+    process has no separate log."""
     own = [each for each in logs if each.rank == cause.rank]
     paths = {each.log for each in ends if each.rank == cause.rank and each.time == cause.failed}
     return next((each for each in own if each.path in paths), own[-1] if own else None)

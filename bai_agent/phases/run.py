@@ -249,7 +249,7 @@ def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
     """Answer the other nodes' requests from now on, and ask other nodes about the store when this node cannot
-    reach it."""
+    reach the store."""
     me = peer_of(members.peers, ctx.node.rank)
     if ctx.agent_port is None and me.agent_port:
         # An earlier agent of this node, which was killed, announced this port to the other nodes.

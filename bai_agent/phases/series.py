@@ -194,8 +194,8 @@ def repeat_here(ctx: RunContext) -> Repeat | None:
 def series_end(
     ctx: RunContext, ended: RunEnd, outcome: Outcome, sentence: str, *, cause: Cause | None
 ) -> tuple[Outcome, str]:
-    """Return this node's outcome and a sentence about it. In a `[repeat]` job, the outcome and the sentence
-    describe the whole series of runs, and the sentence names the first failed run.
+    """Return this node's outcome and a sentence about the outcome. In a `[repeat]` job, the outcome and the
+    sentence describe the whole series of runs, and the sentence names the first failed run.
 
     ended: content of exit.json. outcome, sentence: the result of classifying `ended`. cause: the process that
     failed first in the first failed run, if known.

@@ -1,4 +1,4 @@
-"""Finds out which networks NCCL and Open MPI chose, from what they print.
+"""Reads from the benchmark's output which networks NCCL and Open MPI chose.
 
 NCCL prints its network with NCCL_DEBUG=INFO, and Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
 `btl_base_verbose`. Only the beginning of the output is searched, because both libraries choose a network

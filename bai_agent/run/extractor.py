@@ -53,7 +53,7 @@ machine that shuts down sends SIGTERM to all processes while the benchmark can s
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 STALL_SECONDS = 120.0
-"""After this time without progress, the agent stops waiting for the extractor (seconds)."""
+"""Time without progress after which the agent stops waiting for the extractor (seconds)."""
 _TICK = 0.01
 _PROGRESS_LOOK = 0.25
 

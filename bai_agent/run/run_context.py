@@ -152,7 +152,7 @@ class RunContext:
     """Names of earlier generations' folders that contain checkpoints, newest first, if all nodes share these
     folders."""
     restored: CheckpointMarker | None = None
-    """The checkpoint that this agent restored; None if it restored none."""
+    """The checkpoint that this agent restored; None if this agent has restored no checkpoint."""
     supervisor: AdaptdlSupervisor | None = None
     """Supervisor of AdaptDL's replicas. None if the strategy has no supervisor."""
     alone: Sequence[Announcement] = ()

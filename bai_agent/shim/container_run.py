@@ -165,7 +165,7 @@ def _take_into_own_group(contained: list[Process]) -> None:
 
 def main() -> None:
     """Run the container that the command line names. Exit with the container's exit code, or by the signal
-    that terminated it."""
+    that terminated the container."""
     to_shim = int(os.environ.pop(REPORT, "-1"))
     if to_shim >= 0:
         os.set_inheritable(to_shim, False)

@@ -22,7 +22,7 @@ _FULL_WAIT_S = 5.0
 
 
 def take_lock(path: str) -> int | None:
-    """Hold the lock file as long as this process lives; return None if another process holds it."""
+    """Hold the lock file as long as this process lives; return None if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     given_up = time.monotonic() + _LOCK_WAIT_S
     while True:

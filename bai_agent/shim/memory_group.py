@@ -75,7 +75,8 @@ def remove_abandoned_groups() -> None:
 
 
 def own_memory_group(proc: str = "/proc/self") -> tuple[str, int] | None:
-    """Return the folder of the cgroup that counts this process's memory, and the cgroup version; None if there is none."""
+    """Return the folder of the cgroup that counts this process's memory, and the cgroup version; None if no
+    cgroup counts it."""
     try:
         groups, mounts = _lines(f"{proc}/cgroup"), _lines(f"{proc}/mountinfo")
     except OSError:

@@ -31,7 +31,7 @@ def dump_stacks(
 ) -> None:
     """Write the stacks of all Python processes below this process into the benchmark's log.
 
-    Stops early if the benchmark ends meanwhile. say: function that adds a line to the log.
+    The function stops early if the benchmark ends. say: function that adds a line to the log.
     """
     pids = python_processes(os.getpid())
     if not pids:

@@ -66,7 +66,7 @@ class Setup:
     """Versions of modules of the benchmark's Python that are known to work, by module. A version that is not
     listed causes a warning."""
     ports: tuple[int, ...] = ()
-    """Ports on which the node will listen, and which must be free before it joins."""
+    """Ports on which the node will listen, and which must be free before the node joins."""
     ssh: bool = False
     """Whether the coordinator logs in to the other nodes by SSH. For these logins, each node creates a key
     pair and publishes the public key."""

@@ -7,9 +7,9 @@ and ends with the same exit code or signal. In a job with `[repeat]`, each run h
 `<rank>-<run>.log`. The run's number is written to the node's FIFO before the process starts, because only the
 wrapper knows the number on nodes other than mpirun's.
 
-mpirun sends signals to process groups. The process is in the wrapper's group, so both get each signal at the
-same time, including SIGKILL. The wrapper passes on signals that were sent only to the wrapper. If the wrapper
-dies, the kernel kills the process.
+mpirun sends signals to process groups. The process is in the wrapper's group, so the process and the wrapper
+get each signal at the same time, including SIGKILL. The wrapper passes on signals that were sent only to the
+wrapper. If the wrapper dies, the kernel kills the process.
 
 Each node runs this file as a program. The wrapper stays in memory as long as the benchmark's process runs, so
 it imports only a few modules of the standard library.

@@ -71,7 +71,7 @@ class ProcessEnd:
 
 def process_logs(folder: Path) -> list[ProcessLog]:
     """Return the processes' logs in `folder`, sorted by rank and run. If the folder contains very many logs,
-    only the first are returned."""
+    only the first logs are returned."""
     try:
         with user_rights(folder_owner(folder)):
             names = [each.name for each in folder.iterdir()]

@@ -4,7 +4,7 @@ process's output while the process runs.
 With BAI_BUFFERING=line, Python makes one write for each line. PYTHONUNBUFFERED alone makes two writes, one
 for the text and one for the newline, so another process's text can come between them. With
 BAI_BUFFERING=timed, Python flushes ten times a second, so SIGTERM loses at most the output of the last tenth
-of a second. After this module, the `sitecustomize` of the Python itself runs.
+of a second. The `sitecustomize` of the Python itself runs after this module.
 
 In a job with the strategy adaptdl, this module makes AdaptDL, whose last version is of 2022, work with
 current versions of numpy, semver and setuptools. It also lets AdaptDL use a port that bai's agent has
