@@ -102,7 +102,7 @@ _DID = {
     Change.LEFT: "left",
     Change.JOINED: "joined",
     Change.SCALED: "left because the job was scaled down",
-    Change.SAVED: "saved and asked to be started again",
+    Change.SAVED: "saved its state and asked to be restarted",
 }
 
 

@@ -271,8 +271,11 @@ def headline_values(
     failed: Collection[int | None] = (),
     with_runs: bool = False,
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines by their names with labels, as in a result. with_runs: whether to include the
-    numbers of each run, which jobs of several nodes need."""
+    """Return the headlines as in a result, by name with labels.
+
+    with_runs: whether to include the numbers of each run. The result of a job of several nodes is computed from these
+    numbers.
+    """
     found = {}
     for each in job_headlines(numbers, metrics, failed=failed):
         runs: dict[str, list[float]] = {}

@@ -215,7 +215,7 @@ class StopEvent(RunEvent):
 
     type = "stop"
     reason: Text = ""
-    """The value of an `Outcome`."""
+    """Reason for the early end, as the value of an `Outcome` member."""
     message: Text
 
 
@@ -264,7 +264,7 @@ class TransportEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionEvent(RunEvent):
-    """After the benchmark's end, the extractor has finished, or bai has stopped waiting for the extractor."""
+    """The extraction ended after the benchmark's end, or bai stopped waiting for the extractor."""
 
     type = "extraction"
     seconds: Seconds
@@ -342,11 +342,11 @@ class MetricRecord:
     timestamp: Moment
     labels: Labels | None = None
     repeat: Count | None = None
-    """Number of the value's run in a `[repeat]` job, from 0. None in other jobs, or if the value belongs to
-    no single run."""
+    """Number of the value's run in a `[repeat]` job, from 0. None in a job without `[repeat]`, or if the
+    value belongs to no single run."""
     generation: Count | None = None
-    """Number of the value's generation in a job with restarts, from 0. None in other jobs, or if the value
-    belongs to no single generation."""
+    """Number of the value's generation in a job with restarts, from 0. None in a job without restarts, or if the
+    value belongs to no single generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +359,7 @@ class BenchmarkExit:
     exec_error: dict[Text, Any] | None = None
     """Reason why the benchmark could not be started; None if the benchmark was started."""
     stop: Text | None = None
-    """The `Outcome` that is the agent's reason for stopping the benchmark."""
+    """Reason for which the agent stopped the benchmark, as the value of an `Outcome` member."""
     stop_signal: Count | None = None
     oom: Truth | None = None
     left_behind: Count | None = None
@@ -409,7 +409,7 @@ class HeadlineValue:
     generation: Count | None = None
     """Number of the generation with the headline's values; None if the job has no generations."""
     nodes: dict[Text, Number] | None = None
-    """Headline of each node, in a generation of several nodes."""
+    """Headline of each node, by the node's number, in a generation of several nodes."""
     per_node: Number | None = None
     """A single node's share of a sum or rate, in a generation of several nodes. None for other metrics."""
 
@@ -475,7 +475,7 @@ class RepeatOutcome:
     arm: Text | None = None
     """Arm of the run, in a job that compares several arms; None in other jobs."""
     outcome: Text
-    """The value of an `Outcome`."""
+    """Outcome of the run, as the value of an `Outcome` member."""
     code: Count | None = None
     signal: Count | None = None
     started: Moment | None = None
@@ -485,7 +485,7 @@ class RepeatOutcome:
     system_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
     ignored_code: Count | None = None
-    """The exit code, if the code was ignored and is not 0. If so, `code` is 0."""
+    """Exit code other than 0 that was ignored. The field `code` is then 0. None if no exit code was ignored."""
 
 
 Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
@@ -498,7 +498,7 @@ class GenerationOutcome:
     generation: Count
     """Number of the generation, from 0. The number equals the number of restarts before the generation."""
     outcome: Text
-    """The value of an `Outcome`."""
+    """Outcome of the generation, as the value of an `Outcome` member."""
     sentence: Text = ""
     code: Count | None = None
     signal: Count | None = None
@@ -554,7 +554,7 @@ class RunEnd(BenchmarkExit):
 
     arm: Text | None = None
     ignored_code: Count | None = None
-    """The exit code, if the code was ignored and is not 0. If so, `code` is 0."""
+    """Exit code other than 0 that was ignored. The field `code` is then 0. None if no exit code was ignored."""
     own_usage: ProcessUsage | None = None
     """Resources that the shim used."""
 

@@ -83,6 +83,7 @@ def efa_interfaces(request: Mapping[str, Any]) -> int:
     """Return the number of Elastic Fabric Adapters of each machine, from the parameters of RunInstances or
     from `[aws.ec2.run_instances]`.
 
+    EC2 names an adapter by `InterfaceType`:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceNetworkInterfaceSpecification.html
     """
     interfaces = request.get("NetworkInterfaces", ())

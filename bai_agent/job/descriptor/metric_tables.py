@@ -421,7 +421,7 @@ def context_problem(
         unit_groups += UNIT in names
     if unit_groups > 1:
         return "takes a unit, and so does another pattern of the metric; keep one of them"
-    return "takes a unit, so units must name the target unit" if unit_groups and not units else None
+    return "has a group unit, so units must name the target unit" if unit_groups and not units else None
 
 
 def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:

@@ -71,13 +71,13 @@ def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
     if strategy == "ray" and is_many:
         yield error(
             ("hardware", "distributed", "processes_per_instance"),
-            f'"{processes}" is not for ray, which starts the command once, on the first machine',
+            f'"{processes}" cannot be used with ray, which starts the command once, on the first machine',
             "remove it: Ray starts the processes of its tasks",
         )
     if strategy in ("each_node", "inference") and is_many:
         yield error(
             ("hardware", "distributed", "processes_per_instance"),
-            f'"{processes}" is not for {strategy}, which starts the command once on each machine',
+            f'"{processes}" cannot be used with {strategy}, which starts the command once on each machine',
             "remove it and let the command start its own processes, or use torchrun, mpi or horovod",
         )
 
