@@ -71,9 +71,7 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         return
     code, _, message = answer.decode(errors="replace").partition(" ")
     if not message:
-        raise AgentStartError(
-            f"the agent ended immediately after its start; {rundir.agent_log} may contain the reason"
-        )
+        raise AgentStartError(f"the agent ended right after its start; {rundir.agent_log} may say why")
     raise AgentStartError(message, ExitCode(int(code)))
 
 

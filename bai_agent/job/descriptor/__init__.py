@@ -66,9 +66,7 @@ class Job:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is not defined in [[repeat.arms]]')
         self._check_mounts()
         if self.restart.max_restarts and self.strategy.max_restarts:
-            raise ValueError(
-                "max_restarts is set in [restart] and in [strategy]; remove the key from [strategy]"
-            )
+            raise ValueError("max_restarts is set in [restart] and [strategy]; remove it from [strategy]")
         self._check_elastic()
         self._check_server()
         if self.checkpoint is not None and self.checkpoint.origin is not None and self.store is None:

@@ -310,10 +310,7 @@ class Results(DeclaredTable):
             kind = "paths" if of_json else "columns"
             yield "values", ("is missing", f"write the {kind} of the values, for example {example}")
         if self.name is not None and (self.name_from is not None or len(self.values) > 1):
-            yield (
-                "name",
-                ("can name only one metric", "remove it, or keep one item of values and remove name_from"),
-            )
+            yield "name", ("names only one metric", "remove it, or keep one of values and remove name_from")
         for name in sorted(RESERVED.intersection(self.labels)):
             yield "labels", (f'"{name}" is the name of a label that bai adds to records', "rename it")
         if of_json:

@@ -123,7 +123,4 @@ class Checkpoint(WrittenCheckpoint):
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
         if self.shared and self.origin is not None:
-            yield (
-                "origin",
-                ("has no effect, because shared = true copies no folder", "remove origin or shared"),
-            )
+            yield "origin", ("has no effect, because shared = true copies no folder", "remove origin")

@@ -112,9 +112,7 @@ def adaptdl(table: Raw) -> Iterator[RawFinding]:
             problem = "cannot be used with adaptdl, because the runs would have different numbers of machines"
             yield error(("repeat",), problem, "remove it")
     if at(table, "checkpoint").get("shared") is True:
-        problem = (
-            "cannot be used with adaptdl, which needs one folder: each generation would get another folder"
-        )
+        problem = "cannot be used with adaptdl, which needs the same folder in all generations"
         yield error(("checkpoint", "shared"), problem, "remove it: the folder is copied to all machines")
 
 
@@ -198,11 +196,7 @@ def restarts(table: Raw) -> Iterator[RawFinding]:
         return
     for key in ("backoff", "exit_codes"):
         if key in at(table, "restart"):
-            yield warning(
-                ("restart", key),
-                "has an effect only with max_restarts, which is missing",
-                "add max_restarts = 3",
-            )
+            yield warning(("restart", key), "needs max_restarts, which is missing", "add max_restarts = 3")
 
 
 def _is_positive(count: object) -> bool:
@@ -251,27 +245,19 @@ def _machines(table: Raw) -> Iterator[RawFinding]:
     for key in _ZONES:
         ours, theirs = (text_at(at(table, *where), key) for where in (("hardware",), ("server", "hardware")))
         if ours and theirs and ours != theirs:
-            problem = (
-                f'"{theirs}" is not the zone of the client, "{ours}", but both machines are in one subnet'
-            )
-            yield error(
-                ("server", "hardware", key), problem, "remove it, or write the same zone in [hardware]"
-            )
+            problem = f'"{theirs}" is not "{ours}", the zone of the client, but both machines share a subnet'
+            yield error(("server", "hardware", key), problem, "remove it, or change [hardware]")
 
 
 def _one_start(table: Raw) -> Iterator[RawFinding]:
     """Check that no key requests a second start of the client and its server."""
     restarts = at(table, "restart").get("max_restarts")
     if type(restarts) is int and restarts > 0:
-        problem = (
-            "cannot be used with inference: after a restart, the server would not be in its initial state"
-        )
+        problem = "cannot be used with inference: the server would not be in its initial state"
         yield error(("restart", "max_restarts"), problem, "remove it")
     for key in ("elastic", "checkpoint"):
         if key in table:
-            yield error(
-                (key,), "cannot be used with inference, whose two machines start only once", "remove it"
-            )
+            yield error((key,), "cannot be used with inference, whose machines start only once", "remove it")
 
 
 def _ports(table: Raw) -> Iterator[RawFinding]:

@@ -49,11 +49,7 @@ def metric_names(table: Raw) -> Iterator[RawFinding]:
             name = text_at(metric, "name")
             if name and name in first:
                 problem = f'"{name}" is already the name of {".".join(keys)}[{first[name]}]'
-                yield error(
-                    (*where, "name"),
-                    problem,
-                    "rename one of the two metrics, or join the two patterns with |",
-                )
+                yield error((*where, "name"), problem, "rename one metric, or join the two patterns with |")
             first.setdefault(name, where[-1])
 
 
@@ -351,10 +347,7 @@ def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
     if not other:
         fix = "name a group that always matches: (?P<value>…)"
         return f"the pattern '{pattern}' matches \"{shown}\", but the value's group matches nothing", fix
-    return (
-        f"the pattern '{pattern}' takes \"{other}\" from the example, which is not a finite number",
-        _NUMBER_ALONE,
-    )
+    return f"the pattern '{pattern}' takes \"{other}\", which is not a finite number", _NUMBER_ALONE
 
 
 def _cut(line: str) -> str:
