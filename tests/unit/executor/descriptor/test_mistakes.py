@@ -704,7 +704,7 @@ start_command = "serve"
 ports = [80]
 """
     found = {finding.key: finding.problem for finding in findings_of(tmp_path, f"{text}\n{server}")}
-    assert "both machines are in one subnet" in found["server.hardware.availability_zone"]
+    assert "both machines share a subnet" in found["server.hardware.availability_zone"]
 
 
 @pytest.mark.parametrize(
