@@ -107,7 +107,7 @@ class BandedMetric:
         if self.p is None:
             least = f"a band needs at least {FEWEST} runs, and is useful from ten runs on"
         else:
-            least = f"{self.corrected_for} metrics need at least {FEWEST_OF_MANY}"
+            least = f"{self.corrected_for} metrics need a minimum number of runs of {FEWEST_OF_MANY}"
         return f"cannot tell: the history has {runs} of this metric; {least}"
 
     @property

@@ -106,7 +106,7 @@ def kept_descriptor(record: JobRecord) -> Descriptor:
 
     request = kept_request(record)
     if request is None:
-        raise UsageError(f"the record of {record.job_id} does not say how it was asked for")
+        raise UsageError(f"the record of {record.job_id} does not contain the request that started the job")
     file = f"{record.store.url}/{record.key(REQUEST)}"
     table, findings = parse_toml(request.descriptor.encode(), file=file)
     descriptor = None

@@ -278,7 +278,7 @@ def _walk(
             yield ScriptFile(path=path.relative_to(root), size=entry.stat(follow_symlinks=False).st_size)
         else:
             raise ScriptsError(
-                f"{path}: neither file, folder nor link. Name it in .baiignore to leave it out."
+                f"{path}: neither file, folder nor link. Name the path in .baiignore to leave it out."
             )
 
 
