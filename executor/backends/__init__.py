@@ -1,5 +1,5 @@
 """The backends: places where jobs run. To add a backend, write a `Backend` class and add an entry to
-`_BACKENDS`. The entry must precede any backend that would claim the new backend's jobs."""
+`_BACKENDS`. The new entry must precede any backend in `_BACKENDS` that would claim the new backend's jobs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Backends:
     """All backends. Each backend is created when it is first needed."""
 
     def __init__(self, *, settings: Callable[[], Settings] | None = None, store: str | None = None) -> None:
-        """settings: function that reads the configuration. By default, it reads the configuration without
+        """settings: function that reads the configuration. The default function reads the configuration without
         command-line options. store: the job store that the user named."""
         self._settings = settings
         self._store = store
@@ -69,7 +69,7 @@ class Backends:
         for backend in map(self.named, _BACKENDS):
             if backend.owns(record):
                 return backend
-        raise UsageError(f"no place to run keeps jobs in {record.store.url}; name another store with --store")
+        raise UsageError(f"no backend has jobs in {record.store.url}; name another store with --store")
 
     def of_engine(self, engine: str) -> Backend | None:
         """Return the backend of a descriptor's `execution_engine`; None if no backend supports it."""
@@ -94,9 +94,7 @@ class Backends:
                 seen.add(store.url)
                 yield store
         if not seen:
-            raise UsageError(
-                f'"{named}" is not a job store: no place to run keeps jobs there; name another with --store'
-            )
+            raise UsageError(f'"{named}" is not a job store of any backend; name another store with --store')
 
     def made(self) -> list[Backend]:
         """Return the backends that have already been created."""

@@ -37,7 +37,7 @@ def named_store(option: str | None) -> str | None:
 
 
 class Plan(Protocol):
-    """The plan of a job: the job as it would run now."""
+    """A job's plan: what would run if the job were submitted now."""
 
     def table(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -99,7 +99,8 @@ class CapacityWait:
     until: datetime
     """Time at which the job ends without a launch if there is still no capacity."""
     key: str
-    """Key that is equal for two waits if EC2 refused the requests for the same kinds of reasons."""
+    """Key of the reasons. Two waits have the same key if EC2 refused their requests for the same kinds of
+    reasons."""
     is_cancelled: Callable[[], bool] = field(compare=False)
     """Returns whether the job has been cancelled in the meantime."""
 
@@ -119,10 +120,10 @@ class SubmitListener:
     """Called with a sentence about the current step of the submission, or about a failure that does not end
     the submission."""
     on_launch: Callable[[str], None] = lambda job_id: None
-    """Called with the job's id, just before the first step after which a part of the job may run."""
+    """Called with the job's id, just before the first step that may start a part of the job."""
     on_wait: Callable[[CapacityWait], None] = lambda wait: None
-    """Called with the wait, while no part of the job runs. After the callback returns, this process retries
-    the submission. The callback may raise to prevent the retry."""
+    """Called with the state of the job's wait for capacity, while no part of the job runs. After the callback
+    returns, this process retries the submission. The callback may raise to prevent the retry."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Backend(Protocol):
     store."""
     option_names: Sequence[str]
     """Names of command-line options besides --store, such as "region", that select jobs and credentials.
-    Commands that bai suggests repeat these options of the user."""
+    If the user has set such an option, the commands that bai suggests also contain the option."""
 
     def __init__(self, options: BackendOptions) -> None: ...
 
@@ -181,9 +182,9 @@ class Backend(Protocol):
     def open_store(self, named: str | None) -> JobStore | None:
         """Return the store of this backend's jobs. Raises UsageError, StoreError.
 
-        named: the store that the user names. Returns None if that store belongs to another backend. If
-        `named` is None, the store in BAI_STORE is opened or, if it is not set, the default store. Returns
-        None if neither exists.
+        named: the store that the user names. Returns None if the named store belongs to another backend. If `named`
+        is None, the store in BAI_STORE is opened. If BAI_STORE is not set either, the default store is opened.
+        Returns None if there is no default store.
         """
         ...
 

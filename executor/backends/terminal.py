@@ -30,8 +30,8 @@ def is_unattended() -> bool:
 
 def run_in_terminal(command: Sequence[str], *, capture_stderr: bool = False) -> tuple[int, str]:
     """Run a program to its end and return its exit code. With `capture_stderr`, also return the end of the
-    program's standard error; it is printed as well. Ctrl-C goes to the program, not to `bai`. Raises OSError
-    if the program cannot be started.
+    program's standard error, which is still printed. Ctrl-C goes to the program, not to `bai`. Raises OSError if
+    the program cannot be started.
     """
     # While the program runs, a handler ignores Ctrl-C for `bai`. The program does not inherit this signal
     # handler.

@@ -1,7 +1,7 @@
 """Reads the configuration for this user's jobs, with the origin of each value.
 
-A value is taken from the first of these sources that has it: a flag, an environment variable `BAI_…`, the
-configuration file, AWS's own variables, a default. `docs/ec2.md` is the reference.
+A value comes from the first source that sets the value: a flag, an environment variable `BAI_…`, the configuration
+file, AWS's own variables, a default. `docs/ec2.md` is the reference.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SettingsTable:
     service: ServiceTable = field(default_factory=ServiceTable)
     """Settings of `bai serve`."""
     prices: dict[str, float] = field(default_factory=dict)
-    """Instance type → USD per hour. Other types are looked up in AWS's price list."""
+    """Instance type → USD per hour. Types that are not in this table are looked up in AWS's price list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,8 @@ class Settings(SettingsTable):
 
     @property
     def aws_profile(self) -> str | None:
-        """Return the profile to pass to AWS's library; None if AWS's own variable names the profile. The
-        library reads that variable itself, after it has looked for access keys in the environment."""
+        """Return the profile to pass to AWS's library; None if AWS_PROFILE names the profile. The library reads
+        AWS_PROFILE itself, after the library has looked for access keys in the environment."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property
@@ -118,7 +118,7 @@ class Settings(SettingsTable):
     def _missing(self, key: str, what: str, example: str) -> str:
         raise UsageError(
             f'no {key} is configured ({what}); write {key} = "{example}" into {config_file(os.environ)}, '
-            f"or set BAI_{key.upper()}, or give --{key}; `bai setup` makes an account ready and writes it"
+            f"or set BAI_{key.upper()}, or give --{key}; `bai setup` prepares an account and writes the key"
         )
 
 
@@ -129,7 +129,7 @@ def read_settings(
     file: Path | None = None,
 ) -> Settings:
     """Return the configuration. A flag is None if the user did not give it. Raises UsageError,
-    DescriptorError. file: the configuration file. If None, the default file is read; it need not exist.
+    DescriptorError. file: the configuration file; None for the default file, which need not exist.
     """
     place = file or config_file(environment)
     values, origins = _from_file(place, must_exist=file is not None)

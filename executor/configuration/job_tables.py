@@ -1,4 +1,4 @@
-"""The tables that benchmark descriptors and the configuration share: `[limits]`, and the root volume."""
+"""Defines the tables `[limits]` and root volume, which benchmark descriptors and the configuration share."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class JobLimits(Limits):
     """Maximum cost on EC2 (USD). A job that may cost more, or whose price is unknown, is not launched. Unset:
     no bound."""
     wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
-    """On EC2, time from the submission during which all zones are requested again if none has capacity, with
-    pauses of up to five minutes. Unset: zones are requested only once."""
+    """Maximum time that a job on EC2 waits for capacity, from the submission on. During the wait, all zones are
+    requested again, with pauses of up to five minutes. Unset: all zones are requested only once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,11 @@ class Volume(DeclaredTable):
     """The root volume (gp3)."""
 
     size: Annotated[int | None, in_range(1), Example(200)] = None
-    """Size in GiB. Unset: the image's size, plus the data and a margin."""
+    """Size in GiB. Unset: the volume has the image's size, plus the data and a margin."""
     throughput: Annotated[int | None, in_range(125), Example(500)] = None
     """Throughput in MiB/s."""
     iops: Annotated[int | None, in_range(3000), Example(4000)] = None
-    """Operations per second: at least four for each MiB/s of throughput."""
+    """Number of I/O operations per second, at least four for each MiB/s of throughput."""
     initialization_rate: Annotated[int | None, in_range(100, 300), Example(300)] = None
-    """Rate at which the new volume is filled from its snapshot (MiB/s, charged). If unset, first reads are
-    many times slower."""
+    """Rate at which the new volume is filled from its snapshot (MiB/s, charged). If `initialization_rate` is unset,
+    first reads are many times slower."""

@@ -49,13 +49,14 @@ class Bounds:
     volume_throughput: int = 1_000
     """Maximum total of provisioned throughput of the volumes of one machine (MiB/s)."""
     capacity_reservations: tuple[str, ...] = ()
-    """Ids of capacity reservations and blocks that jobs may name, because their owner has already paid for
-    them; empty if jobs may name no reservation."""
+    """Ids of capacity reservations and blocks that jobs may name; empty if jobs may name no reservation. The
+    machines in these reservations are already paid for."""
     cost: float | None = None
-    """Maximum cost of a job that uses all of its time (USD). If set, a type without a known price is
+    """Maximum cost of a job that uses all of its time (USD). If `cost` is set, a type without a known price is
     refused."""
     client_cost: float | None = None
-    """Maximum total cost of all open jobs of one client (USD), each job's cost computed as for `cost`."""
+    """Maximum total cost of all open jobs of one client (USD). The cost of each job is its maximum cost, as for
+    `cost`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,8 @@ class ServiceTable:
     partitions: int = 3
     """Number of partitions of the topics that the service creates."""
     replicas: int | None = None
-    """Number of replicas of the topics that the service creates. Unset: three, or the number of brokers if
-    that is less."""
+    """Number of replicas of the topics that the service creates. Unset: three replicas, or one replica for each
+    broker if there are fewer brokers."""
     session_timeout: timedelta = timedelta(seconds=10)
     """Time without a heartbeat to Kafka after which another replica gets this replica's partitions."""
     max_poll_interval: timedelta = timedelta(minutes=5)

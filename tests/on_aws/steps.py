@@ -456,7 +456,7 @@ def close_the_group(account: Account) -> str:
     ec2.revoke_security_group_egress(GroupId=group, IpPermissions=everything)
     file = account.write(step, _benchmark("echo never", ec2=f'security_groups = ["{group}"]'))
     examined = account.bai(step, "doctor", file)
-    expect("lets nothing out" in examined.both, f"`bai doctor FILE` said: {examined.last_line}")
+    expect("blocks all outgoing traffic" in examined.both, f"`bai doctor FILE` said: {examined.last_line}")
     account.ok(step, "submit", file, "--job-id", account.job(step))
     sentence = _is(_ended(account, step, minutes=40), "boot_failed")
     return f"`bai doctor FILE` names the group; {_off_by_themselves(account, step)}; {sentence}"

@@ -78,7 +78,7 @@ def test_a_machine_that_loses_its_power_is_replaced_by_the_watcher_alone(
     assert result["replaced"] == [1]
     launching = [call.identity for call in cli.aws.calls if call.action == "RunInstances"]
     assert launching == ["user", "watcher"]
-    assert f"{fourth.instance_id} was launched for it" in called.log
+    assert f"{fourth.instance_id} was launched for the job" in called.log
     assert seconds_on(cli.aws.machines) <= planned_seconds(cli, file)
 
 

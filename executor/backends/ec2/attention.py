@@ -29,19 +29,19 @@ _NAMES = {
 def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
     """Return a sentence that says which process monitors a running job, with advice if no process does.
 
-    None if the job has ended, or if the store or EC2 cannot be queried.
+    Returns None if the job has ended, or if the store or EC2 cannot be queried.
     """
     try:
         if record.result() is not None:
             return None
         looks = [each for each in last_looks(record.store, store_now(record.store.url)) if each.goes_on]
         if not looks:
-            look = NextStep(("status", record.job_id), "checks it and its machines")
+            look = NextStep(("status", record.job_id), "checks the job and its machines")
             return _nobody(record, settings), look
         first = looks[0]
         launches = first.kind is not Looker.SERVICE or not record.job().is_elastic
         return look_sentence(first, "the job") + (
-            "" if launches else ", without launching machines in place of lost ones"
+            "" if launches else ", without replacing lost machines"
         ), None
     except BaiError as error:
         log.info("it is unknown which process checks %s: %s", record.job_id, error)
@@ -58,8 +58,8 @@ def look_sentence(look: Look, what: str) -> str:
 
 
 def _hourly(kinds: Sequence[str], region: object, settings: Settings) -> float | None:
-    """Return the total price (USD per hour) of machines of these types, one machine per entry of `kinds`.
-    None if the price of any type is unknown."""
+    """Return the total price (USD per hour) of machines of these types, one machine per entry of `kinds`; None if
+    the price of any type is unknown."""
     if not region or not all(kinds):
         return None
     aws = aws_session(settings, region=str(region))
@@ -77,5 +77,5 @@ def _nobody(record: JobRecord, settings: Settings) -> str:
     kinds = [kind, str(server.get("InstanceType"))] if server else [kind] * count
     hourly = _hourly(kinds, launch.get("region"), settings)
     cost = f", at about {hourly:,.4f} USD an hour" if hourly is not None else ""
-    lost = ", and no machine is launched in place of a lost one" if record.job().is_elastic else ""
+    lost = ", and lost machines are not replaced" if record.job().is_elastic else ""
     return f"nothing checks the job until you do, so a machine that hangs or never boots stays on{cost}{lost}"

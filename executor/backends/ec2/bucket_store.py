@@ -23,7 +23,8 @@ _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
 
 def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
-    """Return the store of jobs on EC2: `jobs` in the configured bucket. Raises UsageError, StoreError."""
+    """Return the store of jobs on EC2: the folder `jobs` in the configured bucket. Raises UsageError,
+    StoreError."""
     return open_bucket(f"s3://{settings.need_bucket()}/jobs", settings, quick=quick)
 
 

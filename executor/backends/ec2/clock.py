@@ -27,8 +27,8 @@ def store_now(url: str) -> int:
     """Return the time (ms UTC) by the clock of the store's server, or by this machine's clock if the store
     `url` is a folder.
 
-    The server is queried once. Later times are computed from this machine's uptime, including sleep, and the
-    difference found by that query.
+    The server is queried once. A later time is this machine's uptime, including sleep, plus the difference between
+    server time and uptime at the query.
     """
     if not is_s3(url):
         return now_ms()
@@ -42,7 +42,7 @@ def store_now(url: str) -> int:
 
 def age_of(store: JobStore, key: str, now: int) -> timedelta | None:
     """Return the age of an object; if the key ends with a slash, the age of the youngest object below the
-    key. None if there is no such object. now: the store's time (ms UTC). Raises StoreError."""
+    key. Returns None if no such object exists. now: the store's time (ms UTC). Raises StoreError."""
     found = store.find(key)
     times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
     return elapsed(max(times), now) if times else None

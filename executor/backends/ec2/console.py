@@ -84,15 +84,16 @@ def _end_of_boot(lines: list[str]) -> str:
     """Return the line that proves that the boot is over, for a console without the guardian's lines; empty if
     there is no such line.
 
-    The boothook writes to /dev/console in cloud-init's network stage, so its lines would come before both of these:
+    The boothook writes to /dev/console in cloud-init's network stage, so the boothook's lines would come before
+    both of the following lines:
 
     - cloud-init's last message, which cloud-init also writes to /dev/console:
       https://docs.cloud-init.io/en/latest/reference/modules.html#final-message
-    - the prompt for a login, if cloud-init has written nothing. systemd starts a getty after
-      systemd-user-sessions.service, and that service starts after cloud-init's network stage
-      (systemd/cloud-init-network.service.tmpl, and cloud-init.service.tmpl before 24.3, of cloud-init;
-      units/serial-getty@.service.in of systemd). The prompt is written to the serial port, and /dev/console
-      is the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
+    - the login prompt, if cloud-init has written nothing. systemd starts a getty after
+      systemd-user-sessions.service (units/serial-getty@.service.in of systemd). That service starts after
+      cloud-init's network stage (systemd/cloud-init-network.service.tmpl of cloud-init; before version 24.3,
+      cloud-init.service.tmpl). The login prompt is written to the serial port, and /dev/console is the device
+      of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
 
     Only a console with the kernel's first lines is conclusive, because in any other console the guardian's
     lines may have been overwritten.

@@ -144,9 +144,9 @@ class Ec2Backend:
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
         if (result := result_of(record)) is not None:
-            message = f"it has ended before: {result.sentence}"
+            message = f"the job has already ended: {result.sentence}"
         else:
-            message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
+            message = "cancelling" if record.cancel(by="bai cancel") else "the job is already being cancelled"
         return f"{message.rstrip('.')}; {self._end_machines(record)}" if now else message
 
     def resume(self, record: JobRecord) -> str:
@@ -183,7 +183,7 @@ class Ec2Backend:
         found = self._monitor(record).consoles()
         if not found:
             on_status(
-                f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"
+                f"EC2 knows no machine of {record.job_id} any more; EC2 keeps a console for about an hour after the end of the machine"
             )
         return [
             ConsoleOutput(instance_id=machine.id, state=machine.state, node=machine.index, text=text)
@@ -224,15 +224,15 @@ class Ec2Backend:
         return f"{', '.join(ended)} {'is' if len(ended) == 1 else 'are'} being terminated"
 
     def _keeps_nothing(self, record: JobRecord) -> str | None:
-        """Return the reason why no machine of the job stays on for inspection. None if a machine stays on, or
-        may stay on after the job has ended."""
+        """Return the reason why no machine of the job stays on for inspection; None if a machine stays on, or may
+        stay on after the job has ended."""
         monitor = self._monitor(record)
         if not monitor.job.end.keep_time(None):
-            return "it keeps no machine to look into (neither keep_on_failure nor keep_after is set)"
+            return "the job keeps no machine for inspection (neither keep_on_failure nor keep_after is set)"
         if result_of(record) is None:
             return None
         try:
             there = [each for each in monitor.instances() if each.living]
         except BaiError:
             return None
-        return None if there else "it has ended, and its machines are gone"
+        return None if there else "the job has ended, and its machines are gone"

@@ -48,7 +48,7 @@ _AT_LAUNCH = {
     "Server.InsufficientInstanceCapacity": (Outcome.CAPACITY, _LATER),
     "Client.VolumeLimitExceeded": (
         Outcome.QUOTA,
-        "the account's limit of EBS storage is reached; delete volumes or have it raised in Service Quotas",
+        "the account's limit of EBS storage is reached; delete volumes, or ask for more under Service Quotas",
     ),
     "Client.InternalError": (
         Outcome.LAUNCH_FAILED,
@@ -57,7 +57,7 @@ _AT_LAUNCH = {
     ),
     "Client.InvalidSnapshot.NotFound": (
         Outcome.LAUNCH_FAILED,
-        "a snapshot of the AMI or of a mapping does not exist; check the AMI",
+        "a snapshot of the AMI or of a block device mapping does not exist; check the AMI",
     ),
     "Server.InternalError": (Outcome.LAUNCH_FAILED, "run it again"),
 }
@@ -73,10 +73,10 @@ _LAST_WORDS = {
     "no-settings": "the machine found no settings in its user data",
     "no-python": "the AMI has no Python 3.10 or newer, and none could be installed; use another AMI or init_commands",
     "no-metadata": "the instance metadata service did not answer",
-    "fetch-failed": "the agent could not be fetched: S3 cannot be reached from its subnet; `bai doctor` checks the routes",
+    "fetch-failed": "the agent could not be fetched: S3 cannot be reached from the machine's subnet; `bai doctor` checks the routes",
     "fetch-denied": "S3 refused the agent's bundle: check the role of the instance profile (s3:GetObject on agent/*)",
-    "fetch-missing": "the agent's bundle is not in the bucket; `bai bundle --upload` puts it there",
-    "fetch-corrupt": "the agent's bundle differs from the submitted one; `bai bundle --upload` renews it",
+    "fetch-missing": "the agent's bundle is not in the bucket; `bai bundle --upload` uploads the bundle",
+    "fetch-corrupt": "the agent's bundle differs from the submitted one; `bai bundle --upload` uploads the bundle again",
     "clock-wrong": "the machine's clock was wrong and nothing set it within 5 min; use an AMI with a time service (chrony)",
     "disk-full": "the machine's disk was full before the benchmark started",
     "init-failed": "one of init_commands failed",
@@ -88,8 +88,8 @@ _LAST_WORDS = {
 }
 """First word after BAI-END on a machine's console → sentence for the user."""
 _ALL_PYTHONS_KILLED = (
-    "the Python process that ends the machine at its deadline was killed, each time with the next Python, so the machine powered "
-    "itself off; the benchmark must not kill processes that are not its own"
+    "the Python process that ends the machine at its deadline was killed with each Python in turn, so the machine powered "
+    "itself off; the benchmark must not kill processes of others"
 )
 """Sentence for the user if a machine's last line is `no-python` although Python had been found on the machine
 before."""
@@ -100,8 +100,8 @@ _OUTCOMES = {
     "agent-crashed": Outcome.AGENT_ERROR,
     "deadline": Outcome.LOST,
 }
-"""First word after BAI-END on a machine's console → the job's outcome. Words of `_LAST_WORDS` that are
-missing here mean BOOT_FAILED."""
+"""First word after BAI-END on a machine's console → the job's outcome. Words of `_LAST_WORDS` that are not in this
+table mean BOOT_FAILED."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,12 @@ class _GoneMachine:
     @property
     def last_step(self) -> str:
         step = self.console.last_step
-        return f" Its last step: {step.removesuffix('.')}." if step else ""
+        return f" The machine's last step: {step.removesuffix('.')}." if step else ""
 
     @property
     def _had_python(self) -> bool:
-        """Whether the guardian found Python on the machine earlier. The guardian writes on the console that
-        it found Python, and a heartbeat of the agent is also a proof."""
+        """Whether the guardian found Python on the machine earlier. The guardian writes on the console that it
+        found Python. A heartbeat of the agent also proves that Python was found."""
         return self.reported or any(each.text.startswith("python ") for each in self.console.steps)
 
     @property
@@ -161,7 +161,7 @@ class _GoneMachine:
             if (found := rule()) is not None:
                 return InferredOutcome(*found, rank=self.machine.index)
         outcome = Outcome.LOST if self.reported else Outcome.BOOT_FAILED
-        how = "is off and left no result" if self.reported else "went off before its agent reported"
+        how = "is off and left no result" if self.reported else "was off before its agent reported"
         return InferredOutcome(outcome, f"{self.machine.id} {how}.{self.last_step}", self.machine.index)
 
     def _ended_at_launch(self) -> tuple[Outcome, str] | None:
@@ -236,7 +236,7 @@ def why_gone(
     their first heartbeat.
     """
     if cancelled:
-        sentence = "The job was cancelled, and its machines ended before it wrote a result."
+        sentence = "The job was cancelled, and its machines ended before the job had a result."
         return InferredOutcome(Outcome.CANCELLED, sentence)
     # If several machines are gone, one machine's loss is taken as the cause of the others. Preferred are
     # machines that were not terminated by a request, then machines whose agents never wrote a heartbeat, then
@@ -259,9 +259,8 @@ def write_result(
 
     The result has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the
     node that caused the job's end. The node's last output lines are copied into the result. If one of several
-    nodes has reported its own failure, that failure is the cause, and `sentence` becomes a warning. A node's
-    own failure is not the cause in an elastic job that has begun, because the job continues without the
-    failed node.
+    nodes has reported its own failure, that failure is the cause, and `sentence` becomes a warning. In an elastic
+    job that has begun, a node's own failure is not the cause, because the job continues without the failed node.
     """
     if result_of(record) is not None:
         return False

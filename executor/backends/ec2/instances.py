@@ -114,8 +114,8 @@ def find_launch_instances(
 
 def find_machines(ec2: EC2Client, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[Instance]]:
     """Return the instances of each job, in any state. Raises BaiError. jobs: job id → ids of the instances of
-    its launches. Other instances are found by the job's tag. The ids are needed for terminated instances,
-    which EC2 still shows for a while, but without their tags.
+    its launches. All other instances of a job are found by the job's tag. The ids are needed for terminated
+    instances, which EC2 still shows for a while, but without their tags.
     """
     owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
     tagged = find_instances(ec2, jobs)
@@ -141,8 +141,8 @@ def find_job_instances(
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
     """Return the instances with these ids that EC2 still knows. Raises BaiError.
 
-    Terminated instances are also returned. EC2 still shows them for a while, but without their tags.
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
+    Terminated instances are also returned. EC2 still shows terminated instances for a while, but without their
+    tags. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
     """
     return _described_by(ec2, "instance-id", ids)
 
@@ -160,8 +160,8 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
 
 
 def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Instance]:
-    """Return the instances for which the filter `name` matches one of `values`, of which there may be any
-    number. Raises BaiError."""
+    """Return the instances for which the filter `name` matches one of `values`. The number of values is not
+    limited. Raises BaiError."""
     return [
         each
         for start in range(0, len(values), _VALUES)
@@ -170,7 +170,7 @@ def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Inst
 
 
 def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
-    """Return for how long EC2's instance status check has been failing, by instance id. EC2 runs the check
+    """Return the time for which EC2's instance status check has been failing, by instance id. EC2 runs the check
     once a minute. Machines that pass the check are not included. Raises BaiError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
@@ -220,8 +220,8 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
     an error.
 
     If EC2 refuses to terminate one instance, the other instances are still terminated. If EC2 refused to
-    terminate an instance, BaiError is raised after all other instances. If EC2 cannot be reached, BaiError is
-    raised at once.
+    terminate an instance, BaiError is raised after all other instances were terminated. If EC2 cannot be reached,
+    BaiError is raised at once.
     """
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
     refusals: list[AwsError] = []

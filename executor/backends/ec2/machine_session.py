@@ -24,10 +24,10 @@ _PROGRAMS = {
     "session-manager-plugin": "install AWS's Session Manager plugin for the AWS CLI",
 }
 _MEANINGS: Mapping[str, str] = {
-    "TargetNotConnected": f"Systems Manager does not reach the machine: its role needs the policy {POLICY}, its image the "
-    "amazon-ssm-agent, and its subnet a way to Systems Manager; an agent that has just started takes a minute or two",
+    "TargetNotConnected": f"Systems Manager does not reach the machine: the role needs the policy {POLICY}, the image needs the "
+    "amazon-ssm-agent, and the subnet needs a route to Systems Manager; after its start, the agent needs a minute or two",
     "AccessDenied": "your credentials need ssm:StartSession for the machine and for the document SSM-SessionManagerRunShell",
-    "InvalidInstanceId": "Systems Manager knows no such machine; is the region the right one?",
+    "InvalidInstanceId": "Systems Manager does not know the machine; check the region",
 }
 """Texts in error messages of the AWS CLI → their meaning for the user."""
 
@@ -42,8 +42,8 @@ def open_session(monitor: JobMonitor, *, node: int, on_status: Callable[[str], N
                 f"there is no program {program} on PATH; {advice}. docs/ec2.md says what a shell needs"
             )
     on_status(
-        f"a session on {machine.id} (node {node}) as the user ssm-user; its run directory, /var/lib/bai/jobs/{monitor.record.job_id}, "
-        "is root's: `sudo -i`; `exit` leaves it, and the job is not changed"
+        f"a session on {machine.id} (node {node}) as the user ssm-user; only root can read the run directory /var/lib/bai/jobs/{monitor.record.job_id}: "
+        "run `sudo -i`; `exit` ends the session and does not change the job"
     )
     code, said = run_in_terminal(_command(machine, monitor.aws(monitor.region)), capture_stderr=True)
     for word, meaning in _MEANINGS.items():
@@ -62,14 +62,14 @@ def _running_machine(monitor: JobMonitor, node: int) -> Instance:
             # Any machine with a job's instance profile may write an instance id into the job's record, so the
             # machine itself must have the job's tag.
             raise UsageError(
-                f"the record of {job_id} names {running[-1].id} as the machine of node {node}, which lacks the job's tag bai:job-id; "
-                f"if it is yours: aws ssm start-session --target {running[-1].id}"
+                f"the record of {job_id} names {running[-1].id} as the machine of node {node}, but the machine lacks the job's tag bai:job-id; "
+                f"if the machine is yours: aws ssm start-session --target {running[-1].id}"
             )
         return running[-1]
     if any(each.living for each in machines):
         raise UsageError(f"the machine of node {node} of {job_id} is still starting; try again in a minute")
     raise UsageError(
-        f"node {node} of {job_id} has no machine, or it is gone; `bai logs {job_id}` and `bai fetch {job_id} DIR` have what it left, and "
+        f"node {node} of {job_id} has no machine, or the machine is gone; `bai logs {job_id}` and `bai fetch {job_id} DIR` have the node's output, and "
         '[aws.ec2] keep_after = "30m" keeps the machines of the next run'
     )
 

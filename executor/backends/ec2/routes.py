@@ -11,7 +11,7 @@ from executor.backends.ec2.session import AwsSession
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import SubnetTypeDef
 
-ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
+ENDPOINT_ADVICE = "add a gateway endpoint for S3 to the VPC (free of charge)"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def without_s3(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, bucket_
 def cut_off_sentence(subnets: Sequence[str], *, interfaces: int) -> str:
     """Return a sentence about the problem of machines with several `interfaces` in subnets that `without_s3`
     returned."""
-    return f"a machine with {interfaces} network interfaces gets no public address, without which {', '.join(subnets)} does not reach S3"
+    return f"a machine with {interfaces} network interfaces gets no public address, and without a public address {', '.join(subnets)} does not reach S3"
 
 
 def route_table(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -113,7 +113,7 @@ def route_to_s3(
     if default is None:
         return Route(False, "has no route out", ENDPOINT_ADVICE)
     if default.get("State") == "blackhole":
-        return Route(False, "has a default route whose target is gone", f"repair it, or {ENDPOINT_ADVICE}")
+        return Route(False, "has a default route without a target", f"repair the route, or {ENDPOINT_ADVICE}")
     if not str(default.get("GatewayId", "")).startswith("igw-"):
         return _gateway(default, subnet, table, region)
     if public_ip if public_ip is not None else subnet.get("MapPublicIpOnLaunch"):
@@ -142,7 +142,7 @@ def _gateway(
     if nat := default.get("NatGatewayId"):
         return Route(
             True,
-            f"reaches S3 through the NAT gateway {nat}, and each GB of it is paid for; a gateway endpoint costs nothing",
+            f"reaches S3 through the NAT gateway {nat}, and AWS charges for each GB; a gateway endpoint is free of charge",
             f"aws ec2 create-vpc-endpoint --region {region} --vpc-id {subnet.get('VpcId')} --service-name "
             f"com.amazonaws.{region}.s3 --route-table-ids {table.get('RouteTableId')}",
         )

@@ -1,7 +1,7 @@
 """Creates and deletes the security group of a job of several machines, if no group is configured. The group
 allows incoming traffic only from the job's own machines.
 
-The group is created before the launch, found by its tags like the machines, and deleted after the machines
+The security group is created before the launch, found by its tags like the machines, and deleted after the machines
 are gone. EC2 refuses to delete the group while any of the machines exists, so an early attempt does no harm.
 """
 

@@ -178,8 +178,8 @@ def aws_session(settings: Settings, *, region: str | None = None) -> AwsSession:
 
 
 def aws_sessions(settings: Settings) -> Callable[[str | None], AwsSession]:
-    """Return a function that returns the configured session of AWS in a region (None: the configured region).
-    Each region has one session."""
+    """Return a function that returns the AWS session of a region, with the configured profile (None: the configured
+    region). Each region has one session."""
 
     @cache
     def aws(region: str | None) -> AwsSession:
@@ -239,17 +239,16 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
 
 
 def unasked() -> AwsCredentialsError:
-    """Return the error to raise after an EOFError of AWS's library, which means that the library tried to
-    prompt for the code of a second factor."""
+    """Return the error to raise after an EOFError of AWS's library. The EOFError means that the library tried to
+    prompt for an MFA code."""
     return AwsCredentialsError(
-        "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
-        "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
+        "the AWS profile needs an MFA code, and there is no terminal for the prompt; "
+        "run the command at a terminal, or with session credentials (`aws sts get-session-token`)"
     )
 
 
 def _ask_nobody(session: boto3.Session) -> None:
-    """Make the session refuse a role that needs the code of a second factor, instead of prompting for the
-    code."""
+    """Make the session refuse a role that needs an MFA code, instead of prompting for the code."""
 
     def refuse(prompt: str) -> str:
         raise EOFError(prompt)
@@ -261,7 +260,7 @@ def _ask_nobody(session: boto3.Session) -> None:
 
 
 def _unusable(error: Failure) -> AwsCredentialsError:
-    """Return why the existing credentials cannot be used."""
+    """Return the reason why the existing credentials cannot be used."""
     if isinstance(error, (SSOError, TokenRetrievalError)):
         return AwsCredentialsError("the AWS single sign-on has expired; run `aws sso login`")
     if isinstance(error, ProfileNotFound):
@@ -324,7 +323,7 @@ _SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "A
 _UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
 _CLOCK_TOLERANCE_S = 240.0
 """Smallest difference between AWS's clock and this machine's clock that is reported as a problem (seconds).
-The limits of AWS's services differ; the strictest is five minutes."""
+AWS's services allow different clock differences; the smallest is five minutes."""
 NOT_ACCEPTED = frozenset(
     {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}

@@ -1,6 +1,6 @@
 """Caches objects that the launches of one process share: AWS clients and the agent's bundle. Objects are
 shared only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates the
-client only once. A benchmark service without sharing would create a new client for each launch.
+client only once. Without sharing, a benchmark service would create a new client for each launch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bai_agent.light_dataclass import dataclass, field
 T = TypeVar("T")
 
 _AT_MOST = 24
-"""Maximum number of shared objects. One region needs about six objects, but requests of other users may name
+"""Maximum number of shared objects. A region needs about six shared objects, but requests of other users may name
 any number of regions."""
 
 
@@ -25,8 +25,8 @@ class Shared:
     objects."""
 
     def __init__(self, *, at_most: int = _AT_MOST) -> None:
-        """at_most: maximum number of objects. If the cache has more objects, the least recently used objects
-        are dropped."""
+        """at_most: maximum number of objects. If the cache exceeds this number, the least recently used objects are
+        dropped."""
         self._at_most = at_most
         self._lock = threading.Lock()
         self._things: dict[Hashable, _Thing] = {}

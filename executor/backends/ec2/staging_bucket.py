@@ -65,8 +65,8 @@ def check_region(settings: Settings) -> None:
     )
     if there != region:
         raise UsageError(
-            f'the bucket {bucket} lies in {there}, and the configured region is {region}; write region = "{there}" into the '
-            "configuration, and another one for the instances into the descriptor's [aws.ec2], or take a bucket of the region"
+            f'the bucket {bucket} lies in {there}, but the configured region is {region}; write region = "{there}" into the '
+            "configuration, or use a bucket in the configured region; [aws.ec2] region may name another region for the instances"
         )
 
 

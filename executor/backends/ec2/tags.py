@@ -18,8 +18,8 @@ CLIENT_TAG = "bai:client-id"
 EXPIRES_TAG = "bai:expires"
 STORE_TAG = "bai:store"
 LAUNCH_TAG = "bai:launch"
-"""Tag with the number of the launch. Only machines that were launched while their job was already running
-have this tag."""
+"""Tag with the number of the launch. Only machines that were launched while their job was already running have the
+tag `bai:launch`."""
 FIRST_NODE_TAG = "bai:first-node"
 """Tag with the number of the node that runs on the machine with index 0 of the launch."""
 
@@ -85,8 +85,8 @@ def read_tags(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def attempt_tags(tags: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return the values of the tags that identify an attempt of a job. Resources with equal values belong to
-    the same attempt."""
+    """Return the values of the tags that identify an attempt of a job. Resources whose tags have equal values
+    belong to the same attempt."""
     return tuple(tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG))
 
 

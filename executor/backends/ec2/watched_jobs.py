@@ -1,12 +1,12 @@
 """Records in the bucket which jobs of all users must be checked, and which processes check these jobs.
 
-`bai` writes the mark `.watched/<job-id>` before it launches the job. The mark contains the token of the job's
-`launch.json`. After the job has ended and its machines are gone, the mark is overwritten with an empty
-object, because users' IAM policies do not allow deleting objects. Each check of all jobs writes
+`bai` writes the mark `.watched/<job-id>` before it launches the job. The mark `.watched/<job-id>` contains the
+token of the job's `launch.json`. After the job has ended and its machines are gone, `.watched/<job-id>` is
+overwritten with an empty object. Users' IAM policies do not allow deleting objects. Each check of all jobs writes
 `.looks/<kind>`.
 
 Only objects with exactly these names are read. A `*` in an IAM policy also matches slashes, so instances may
-be able to write other objects below these folders.
+be able to write other objects below `.watched/` and `.looks/`.
 """
 
 from __future__ import annotations

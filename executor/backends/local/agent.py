@@ -124,8 +124,8 @@ class LocalAgent:
         return self.folder / self.record.key("job.toml")
 
     def alive(self) -> bool:
-        """Return whether each node's agent is alive or has done its work. For an elastic job, one living
-        agent is enough."""
+        """Return whether each node's agent is alive or has done its work. For an elastic job, return whether at
+        least one agent is alive."""
         return any(node.alive() for node in self.nodes) if self.is_elastic else self.complete()
 
     def complete(self) -> bool:
@@ -232,8 +232,8 @@ class AgentWatcher:
         self._has_given_up = False
         self._proposed: int | None = None
         self._may_start = 0
-        """Number of nodes that may still be started for the proposal `_proposed`. The number is limited, so
-        that nodes that end at once are not restarted forever."""
+        """Number of nodes that may still be started for the proposal `_proposed`. The number of starts is limited,
+        so that nodes that end at once are not restarted forever."""
         self._look_s, self._clock = look_s, clock
         self._next = clock() + look_s
 
@@ -252,11 +252,11 @@ class AgentWatcher:
                 if not self._agent.alive():
                     raise
                 is_news, self._has_given_up = not self._has_given_up, True
-                return f"{error}; the job goes on without it" if is_news else None
+                return f"{error}; the job continues without this node" if is_news else None
         return None
 
     def _grow(self) -> str | None:
-        """Start the agents of missing nodes that the benchmark's hints propose. Return a sentence about these
+        """Start the agents of missing nodes that the benchmark's hints propose. Return a sentence about the started
         nodes, or None. Raises BaiError."""
         proposed = self._agent.proposed()
         if proposed != self._proposed:
@@ -284,7 +284,7 @@ class AgentRestarter:
         self._lived = True
         """Whether the agent was found alive after its last start."""
         self._reason = ""
-        """End of the agent's log when the agent was last found dead, without numbers."""
+        """End of the agent's log when the agent was last found dead, with all numbers removed."""
 
     def complete(self) -> bool:
         complete = self._agent.complete()
@@ -295,12 +295,12 @@ class AgentRestarter:
         """Tell the user about the restart, and start the agent again. Raises NoResultError after too many
         restarts, BaiError if a restart fails."""
         reason = self._agent.last_words()
-        cause = f". Its log ends with: {reason}" if reason else ""
+        cause = f". The agent's log ends with: {reason}" if reason else ""
         before, self._reason = self._reason, _NUMBERS.sub("", reason)
         if not self._lived and self._reason and self._reason == before:
             # The agent is not restarted, because it would fail again at its start.
             raise NoResultError(
-                f"the agent died again as soon as it was started, for a cause that has to be removed first{cause}",
+                f"the agent died again right after its start, so the cause has to be removed first{cause}",
                 self._resume,
             )
         if self._restarts == _RESTARTS:

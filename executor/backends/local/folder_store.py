@@ -18,8 +18,8 @@ from executor.errors import UsageError
 
 
 def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:
-    """Return the store of this machine's jobs in `folder`. If `folder` is None, BAI_STORE names the folder,
-    otherwise it is ~/.bai/jobs.
+    """Return the store of this machine's jobs in `folder`. If `folder` is None, BAI_STORE names the folder. Without
+    BAI_STORE, the folder is ~/.bai/jobs.
 
     exists: whether the folder must already exist, for commands that look up jobs. If false, the folder is
     created with its first job. Raises UsageError, StoreError.
@@ -43,7 +43,7 @@ def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectorySto
 def _chosen(folder: str | Path | None) -> Path:
     named = str(folder) if folder is not None else named_store(None) or ""
     if not is_local(named):
-        raise UsageError(f"{named} is not a folder, which jobs on this machine need; name one with --store")
+        raise UsageError(f"{named} is not a folder; name a folder for jobs on this machine with --store")
     if scheme_of(named) == "file":
         named = os.fsdecode(unquote_to_bytes(urlsplit(named).path))
     chosen = Path(named) if named else Path.home() / ".bai" / "jobs"
@@ -58,15 +58,15 @@ def is_local(named: str) -> bool:
 def check_own(store: Path, job: str = "") -> None:
     """Raise UsageError unless this user owns `store` and the existing folders of `job` and its nodes.
 
-    Jobs of other users, and jobs behind a symbolic link, may only be read, because their files may name any
-    process to end and any folder to delete. The store itself may also belong to root, for example if several
-    users share it.
+    Jobs of other users, and jobs behind a symbolic link, may only be read. The files of such a job may name any
+    process to end and any folder to delete. The store itself may also belong to root, for example if several users
+    share it.
     """
     user = os.geteuid()
     with _readable(store):
         owner = store.stat().st_uid if store.exists() else user
         if owner not in (user, 0):
-            raise UsageError(_whose(store, "the job store", owner) + "; name one of your own with --store")
+            raise UsageError(_whose(store, "the job store", owner) + "; name your own store with --store")
         if job:
             _check_folders(store / job, user)
 
@@ -80,7 +80,7 @@ def _check_folders(job: Path, user: int) -> None:
             continue
         status = each.lstat()
         if stat.S_ISLNK(status.st_mode):
-            raise UsageError(f"{each} is a symbolic link, and a job behind a link is only read")
+            raise UsageError(f"{each} is a symbolic link, and bai only reads a job behind a link")
         if status.st_uid != user:
             raise UsageError(_whose(each, "the job's folder", status.st_uid))
 
@@ -90,7 +90,7 @@ def _whose(folder: Path, what: str, owner: int) -> str:
         name = f'"{pwd.getpwuid(owner).pw_name}"'
     except KeyError:
         name = str(owner)
-    return f"{what} {folder} belongs to the user {name}, and is only read: that user may do this"
+    return f"{what} {folder} belongs to the user {name}, and only that user may change it"
 
 
 @contextmanager

@@ -164,9 +164,9 @@ class LocalBackend:
         if now:
             raise UsageError(f"--now is for jobs on EC2, and {record.job_id} runs on this machine")
         if (result := result_of(record)) is not None:
-            return f"it has ended before: {result.sentence}"
+            return f"the job has already ended: {result.sentence}"
         agent = _own_agent(record)
-        message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
+        message = "cancelling" if record.cancel(by="bai cancel") else "the job is already being cancelled"
         if not agent.alive():
             # The agent is started again if it is dead. Without an agent, no process would end a benchmark
             # that still runs, or write the job's result.
@@ -177,19 +177,19 @@ class LocalBackend:
     def resume(self, record: JobRecord) -> str:
         agent = _own_agent(record)
         if (result := result_of(record)) is not None:
-            message = f"it has ended: {result.sentence}"
+            message = f"the job has ended: {result.sentence}"
             first = agent.node(0)
             if first.alive() or not first.rundir.mounts.exists():
                 return message
             first.start()
-            return f"{message} Its agent was killed before it unmounted the job's file systems; it runs again, and does so."
+            return f"{message} The agent was killed before it unmounted the job's file systems, and is started again to unmount them."
         if not agent.complete():
             agent.start()
-            return "its agent is running again"
+            return "the job's agent is running again"
         job = agent.job
         # A `bai scale` that was killed may not have started all nodes.
         wanted = desired_nodes(AttemptRecord(record), job) if job is not None and job.is_elastic else 0
-        return f"its agent is running{_started(agent.scale(wanted))}"
+        return f"the job's agent is running{_started(agent.scale(wanted))}"
 
     def scale(self, record: JobRecord, nodes: int) -> str:
         agent = _own_agent(record)
@@ -209,7 +209,7 @@ class LocalBackend:
         place = _own_agent(record).node(node).rundir
         if not place.job.exists():
             raise UsageError(
-                f"{record.job_id} has no run directory of a node {node} here: that node has not started, or does not exist"
+                f"{record.job_id} has no run directory of a node {node} on this machine: the node has not started, or does not exist"
             )
         return run_in_terminal(agent_command("shell", str(place.path), f"--rank={node}"))[0]
 

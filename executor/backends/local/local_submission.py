@@ -138,7 +138,7 @@ class JobDraft:
                 return False
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise StoreError(
-                    f"{target} is in the way and holds no job; move it away, or give another --job-id"
+                    f"{target} already exists and holds no job; move the folder away, or give another --job-id"
                 ) from error
             raise _unwritable(error) from error
         return True
@@ -146,7 +146,7 @@ class JobDraft:
 
 @contextmanager
 def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
-    """Yield a new draft of the job `job_id`. After the block, a draft that was not published is removed.
+    """Yield a new draft of the job `job_id`. After the `with` block, a draft that was not published is removed.
     Raises StoreError."""
     remove_abandoned(store)
     with ExitStack() as stack:
@@ -200,7 +200,7 @@ def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], st
         yield key, problem, f"export {name} before `bai run`, which would refuse to start"
     for index, mount in enumerate(descriptor.mounts):
         if os.geteuid() != 0:
-            fix = "run it as root, or with --on ec2"
+            fix = "run the command as root, or with --on ec2"
             yield ("mounts", index), "only root may mount, but you are not root here", fix
         elif not mount.type.is_installed():
             problem = f"there is no {mount.type.program} here"
@@ -209,13 +209,12 @@ def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], st
         fix = "install the package podman before `bai run`"
         yield ("env", "container"), "podman is not on PATH here", fix
     if (program := missing_program(descriptor)) is not None:
-        fix = "install it, correct its name, or write the path to it"
+        fix = "install the program, correct its name, or write its path"
         yield ("ml", "benchmark_code"), f"no program {program} is on PATH here", fix
 
 
 def missing_program(descriptor: Descriptor) -> str | None:
-    """Return the command's program if the program must be on PATH but is missing there; None if nothing is
-    missing."""
+    """Return the command's program if the program must be on PATH but is not found; None if nothing is missing."""
     ml = descriptor.ml
     program = _program_on_path(ml.benchmark_code or "")
     # The program is not searched here if requirements may install it, or if the benchmark runs in a

@@ -117,7 +117,7 @@ def test_bai_resume_unmounts_what_a_killed_agent_left_after_the_result(
 
     said = backend.resume(record)
 
-    assert said.startswith("it has ended: The benchmark finished successfully")
+    assert said.startswith("the job has ended: The benchmark finished successfully")
     assert "before it unmounted" in said
     wait_until(lambda: not is_mounted(str(shared)))
     wait_until(lambda: not (rundir / "mounts").exists())

@@ -98,7 +98,7 @@ def test_a_suggested_command_works_when_pasted_unchanged(cli: Ec2Cli, nothing: d
     # When that is typed, word for word
     answer = cli.bai(*words, env=nothing)
 
-    assert (name, step["effect"]) == ("bai", "lets it go")
+    assert (name, step["effect"]) == ("bai", "releases the machine from inspection")
     assert words == ["release", "digits-1", *OPTIONS]
     assert answer.stdout == "digits-1: released\n"
 
@@ -137,7 +137,5 @@ def test_a_required_mfa_code_without_a_terminal_is_an_error_in_a_sentence(
     for answer in (reaped, listed):
         assert "Aborted" not in answer.stderr
         told = answer.stderr.splitlines()[-1]
-        assert (
-            "bai: the AWS profile wants the code of a second factor (MFA), and there is no terminal" in told
-        )
+        assert "bai: the AWS profile needs an MFA code, and there is no terminal" in told
     assert (reaped.code, listed.code) == (2, 5)

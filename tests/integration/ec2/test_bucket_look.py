@@ -38,7 +38,7 @@ def test_a_lost_machine_of_an_unattended_job_is_replaced(account: Account) -> No
 
     [new] = account.machines()
     assert "nothing to reap" in announced.stderr
-    assert f"job: {new} was launched for it\n" in done.stdout
+    assert f"job: {new} was launched for the job\n" in done.stdout
     assert "nothing to reap" in account.reap().stderr
 
 
@@ -78,7 +78,7 @@ def test_a_machine_that_hangs_in_its_power_off_is_terminated(account: Account) -
     done = account.reap()
 
     assert account.machines() == []
-    assert "it did not power itself off: terminated" in done.stdout
+    assert "the machine did not power itself off: terminated" in done.stdout
 
 
 def test_a_job_is_checked_until_its_machines_are_gone(account: Account) -> None:
@@ -205,7 +205,7 @@ def test_reap_every_repeats_until_a_signal_ends_it(account: Account) -> None:
             out, err = looking.communicate(timeout=60)
 
     assert looking.returncode == 143
-    assert out == f"job: {account.machines()[0]} was launched for it\n"
+    assert out == f"job: {account.machines()[0]} was launched for the job\n"
     assert err == "bai: no longer looking\n"
 
 
@@ -238,11 +238,11 @@ def test_submit_names_the_service_watcher_or_command_that_will_check_the_job(acc
     _, left = account.submit("job-5", more="")
 
     assert (
-        "bai: nothing checks the job until you do, so a machine that hangs or never boots stays on, at about 0.5000 USD an hour, and no "
-        "machine is launched in place of a lost one; `bai status job-1` checks it and its machines\n"
+        "bai: nothing checks the job until you do, so a machine that hangs or never boots stays on, at about 0.5000 USD an hour, and lost "
+        "machines are not replaced; `bai status job-1` checks the job and its machines\n"
     ) in alone.stderr
     assert "bai: `bai serve` checks the job every 1m, " in served.stderr
-    assert "ago, without launching machines in place of lost ones\n" in served.stderr
+    assert "ago, without replacing lost machines\n" in served.stderr
     assert "bai: `bai reap` checks the job from time to time, " in reaped.stderr
     assert "bai: the watcher in the account checks the job every minute, most recently " in watched.stderr
     assert "stays on, at about 0.5000 USD an hour; `bai status job-5`" in left.stderr

@@ -65,8 +65,8 @@ def test_release_of_a_job_without_a_kept_machine_changes_nothing(cli: Ec2Cli) ->
     answers = [cli.bai("release", each) for each in ("never-1", "ended-1")]
 
     assert [each.code for each in answers] == [0, 0]
-    assert "nothing to release: it keeps no machine to look into" in answers[0].stdout
-    assert "nothing to release: it has ended, and its machines are gone" in answers[1].stdout
+    assert "nothing to release: the job keeps no machine for inspection" in answers[0].stdout
+    assert "nothing to release: the job has ended, and its machines are gone" in answers[1].stdout
     for record in (never, gone):
         assert not record.store.find(record.key("release.json"))
 
@@ -79,7 +79,7 @@ def test_status_names_a_machine_left_on_by_power_stay(cli: Ec2Cli) -> None:
 
     (found,) = cli.bai("status", "digits-1", "--json").objects
 
-    assert found["machine"] == f'{machine} is still there, as [end] power = "stay" has it'
+    assert found["machine"] == f'{machine} is still on, because of [end] power = "stay"'
 
 
 def test_ec2_commands_are_refused_for_a_local_job(cli: Ec2Cli) -> None:
@@ -119,7 +119,7 @@ def test_reap_terminates_only_machines_past_their_expiry_whoever_launched_them(c
         (late, theirs, stopped), "terminated"
     )
     assert {cli.state(each) for each in (in_time, just_over, unreadable, foreign)} == {"running"}
-    assert "end it by hand" in answer.stdout
+    assert "terminate the machine by hand" in answer.stdout
     assert answer.code == 5
     cli.ec2.terminate_instances(InstanceIds=[unreadable])
     assert cli.bai("reap").stderr == "bai: there is nothing to reap\n"

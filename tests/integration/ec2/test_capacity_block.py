@@ -68,7 +68,7 @@ def test_a_block_that_ends_too_early_shortens_the_job(moto_aws: MotoAws, cli: Cl
     sentence = f"warning: the capacity block cr-1 ends at {last + timedelta(minutes=30):%Y-%m-%d %H:%M} UTC"
     assert sentence in said(planned.stdout + planned.stderr)
     assert sentence in said(submitted.stderr)
-    assert "instead of 20h; around it a machine may take" in said(submitted.stderr)
+    assert "instead of 20h; before and after it a machine may take" in said(submitted.stderr)
     [call] = moto_aws.calls("RunInstances")
     assert last - timedelta(minutes=2) < expires_of(call) <= last
     assert timedelta(hours=9) < runtime_of(moto_aws, "short-1") < timedelta(hours=10)
@@ -145,7 +145,7 @@ def test_a_submission_warns_if_it_may_not_look_up_the_end_of_a_capacity_block(
     found = {each["check"]: each for each in cli.bai("doctor", "b.toml", "--json").objects}
 
     assert submitted.code == 0, submitted.stderr
-    assert "warning: when the capacity block cr-1 ends is not known" in said(submitted.stderr)
+    assert "warning: the end of the capacity block cr-1 is not known" in said(submitted.stderr)
     assert runtime_of(moto_aws, "unknown-1") == timedelta(hours=20)
     assert found["capacity block"]["health"] == "unknown"
     assert "ec2:DescribeCapacityReservations" in found["capacity block"]["sentence"]

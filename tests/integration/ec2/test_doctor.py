@@ -332,4 +332,4 @@ def test_a_descriptors_own_region_and_subnets_are_examined(
     assert ["eu-west-1" in each.sentence for each in beside] == [True]
     # The whole bundle would be made for a machine that never boots.
     monkeypatch.setenv("XDG_CACHE_HOME", light_cache())
-    assert "each GB between them is paid for" in healthy.bai("submit", file).stderr
+    assert "AWS charges for each GB between the regions" in healthy.bai("submit", file).stderr

@@ -90,7 +90,7 @@ def test_enough_quota_and_addresses_pass_the_checks(account: DoctorHarness) -> N
 
     assert {found[check].health for check in ("quota", "addresses", "group rights", "launch")} == {Health.OK}
     assert "1,152 vCPUs, of which 0 are in use; the job needs 16 (8 × 2)" in found["quota"].sentence
-    assert "are unknown until a group exists" in found["group rights"].sentence
+    assert "change and delete groups are not known yet" in found["group rights"].sentence
     assert "8 machines" in found["launch"].sentence
     [tried] = account.aws.calls("RunInstances")
     assert (tried.parameters["MinCount"], tried.parameters["MaxCount"]) == ("8", "8")
@@ -173,7 +173,7 @@ def test_subnets_in_several_vpcs_without_a_security_group_fail_the_launch_check(
 
 def test_permissions_for_security_groups_are_checked_with_dry_runs(account: DoctorHarness) -> None:
     earlier = account.group("bai before 0", **{"bai:job-id": "before"})
-    assert "until a group exists" not in account.found(2)["group rights"].sentence
+    assert "are not known yet" not in account.found(2)["group rights"].sentence
 
     _deny(account, "ec2:DeleteSecurityGroup")
     found = account.found(2)["group rights"]

@@ -69,7 +69,7 @@ def test_submit_without_permission_to_read_routes_warns_of_the_network_requireme
     said = " ".join(submitted.stderr.split())
     assert submitted.code == 0
     assert f"warning: {_WARNING}" in said
-    assert "could not look at its subnets' way to S3" in said
+    assert "could not look up the routes to S3" in said
     moto_aws.policies.take_refused()
 
 

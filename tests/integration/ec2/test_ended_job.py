@@ -60,7 +60,7 @@ def test_status_and_reap_say_why_they_terminate_a_machine(cli: Ec2Cli) -> None:
     (seen,) = cli.bai("status", "digits-1", "--json").objects
 
     assert {each["instance_id"]: each["reason"] for each in announced} == dict.fromkeys(
-        (first, second), "its job has ended, and it did not power itself off"
+        (first, second), "the job has ended, but the machine did not power itself off"
     )
     assert seen["machine"].startswith(f"{first} is still on, ")
     assert seen["machine"].endswith("and is being terminated: the power-off hangs")
@@ -85,7 +85,7 @@ def test_a_machine_that_still_writes_objects_after_the_result_is_not_terminated(
     assert "nothing to reap" in reaped.stderr
     assert cli.state(machine) == "running"
     assert f"{machine} still sends heartbeats 30m" in seen["machine"]
-    assert "`bai cancel digits-1 --now` ends it" in seen["machine"]
+    assert "`bai cancel digits-1 --now` terminates the job's machines" in seen["machine"]
 
 
 def test_a_machine_that_never_wrote_an_object_is_terminated_an_hour_after_the_result(cli: Ec2Cli) -> None:

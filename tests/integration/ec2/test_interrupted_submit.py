@@ -48,8 +48,8 @@ def age(moto_aws: MotoAws, by: timedelta) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("job.toml", "The submission was cut short "),
-        ("attempts/0/launch.json", "The launch was cut short "),
+        ("job.toml", "The submission was interrupted "),
+        ("attempts/0/launch.json", "The launch was interrupted "),
     ],
 )
 def test_waiting_for_a_job_whose_submission_was_killed_ends_with_advice(
@@ -58,7 +58,7 @@ def test_waiting_for_a_job_whose_submission_was_killed_ends_with_advice(
     # given a submitter that was killed a while ago
     kill_after(moto_aws, cli, f"cut-1/{written}")
     age(moto_aws, timedelta(minutes=15))
-    advice = "nothing runs; submit it again with --job-id cut-1, and the job continues"
+    advice = "nothing runs; submit the job again with --job-id cut-1, and the job continues"
 
     # when somebody waits for the job, follows it, or follows its log
     commands = (("status", "--wait", "--json"), ("resume", "-f"), ("logs", "-f"))
@@ -90,5 +90,5 @@ def test_a_job_submitted_minutes_ago_and_not_launched_yet_is_still_pending(
 
     assert (found["status"], found["machine"]) == (
         "PENDING",
-        "The job is written down and not launched yet.",
+        "The job is recorded, but not launched yet.",
     )

@@ -186,7 +186,7 @@ def test_a_repeat_after_a_launch_without_an_answer_launches_one_machine(moto_aws
     record, file = prepared(moto_aws)
     lost = moto_aws.fail("RunInstances", then="drop", times=None)
 
-    with pytest.raises(UndecidedError, match="Submit it again with --job-id job-1"):
+    with pytest.raises(UndecidedError, match="Submit the job again with --job-id job-1"):
         launched(record, file)
 
     assert lost.hits > 5
@@ -221,7 +221,7 @@ def test_a_refused_repeat_fails_only_if_the_first_request_launched_nothing(moto_
     blind = moto_aws.fail("DescribeInstances", code="UnauthorizedOperation", status=403, times=None)
 
     # when it is repeated and cannot be looked for, then nothing is decided
-    with pytest.raises(UndecidedError, match="may have been accepted before"):
+    with pytest.raises(UndecidedError, match="may have accepted an earlier request"):
         launched(record, file, begun_before=True)
     assert blind.hits
     assert record.result() is None
@@ -433,8 +433,8 @@ def test_a_launch_that_cannot_be_recorded_warns_of_a_running_machine(moto_aws: M
     [instance] = moto_aws.instances()
     said = str(caught.value)
     assert said.startswith(f"{instance['InstanceId']} was launched")
-    assert "A machine may run, and cost: " in said
-    assert "cancel job-1 --now` ends it" in said
+    assert "A machine may be running, and cost money: " in said
+    assert "cancel job-1 --now` ends the job" in said
 
 
 def on_which(moto_aws: MotoAws) -> list[tuple[str, str]]:

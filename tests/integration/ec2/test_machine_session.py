@@ -51,7 +51,7 @@ def test_bai_shell_opens_a_session_on_the_machine_of_the_node(cli: Ec2Cli, progr
     [
         (
             "TargetNotConnected",
-            "its role needs the policy AmazonSSMManagedInstanceCore, its image the amazon-ssm-agent",
+            "the role needs the policy AmazonSSMManagedInstanceCore, the image needs the amazon-ssm-agent",
         ),
         ("AccessDeniedException", "your credentials need ssm:StartSession"),
     ],
@@ -103,7 +103,7 @@ def test_bai_shell_for_a_terminated_machine_is_refused_with_advice(cli: Ec2Cli, 
     answer = cli.bai("shell", "digits-1", env={"PATH": f"{programs}:{os.environ['PATH']}"})
 
     assert answer.code == 2
-    assert "node 0 of digits-1 has no machine, or it is gone; `bai logs digits-1`" in answer.stderr
+    assert "node 0 of digits-1 has no machine, or the machine is gone; `bai logs digits-1`" in answer.stderr
     assert 'keep_after = "30m" keeps the machines of the next run' in answer.stderr
 
 
@@ -117,4 +117,6 @@ def test_a_machine_without_the_jobs_tag_has_no_session(cli: Ec2Cli, programs: Pa
     answer = cli.bai("shell", "digits-1", env={"PATH": str(programs)})
 
     assert (answer.code, answer.stdout) == (2, "")
-    assert f"{foreign} as the machine of node 0, which lacks the job's tag bai:job-id" in answer.stderr
+    assert (
+        f"{foreign} as the machine of node 0, but the machine lacks the job's tag bai:job-id" in answer.stderr
+    )

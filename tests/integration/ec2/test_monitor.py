@@ -138,16 +138,16 @@ def test_a_refused_termination_is_reported_and_retried(cli: Ec2Cli) -> None:
     # Then the person reads why it still runs, and no result says that it has ended
     assert status.code == 0, status.stderr
     (told,) = status.objects
-    assert "It could not be ended: " in told["machine"]
+    assert "The machines could not be terminated: " in told["machine"]
     assert "OperationNotPermitted" in told["machine"]
-    assert "It could not be ended: " in " ".join(cli.bai("status", "gang-1").stdout.split())
+    assert "The machines could not be terminated: " in " ".join(cli.bai("status", "gang-1").stdout.split())
     assert told["outcome"] is None
     assert record.result() is None
     assert cli.state(machines[0]) == "running"
 
     # And who looks once it may be ended does that
     cli.ec2.modify_instance_attribute(InstanceId=machines[0], DisableApiTermination={"Value": False})
-    assert "It could not be ended" not in cli.bai("status", "gang-1").stdout
+    assert "The machines could not be terminated" not in cli.bai("status", "gang-1").stdout
     assert cli.state(machines[0]) == "terminated"
     assert record.result() is not None
 
@@ -238,7 +238,7 @@ def test_status_names_the_machines_that_it_terminated(cli: Ec2Cli) -> None:
 
     first, second = (cli.bai("status", "gang-1", "--json").objects[0] for _ in range(2))
 
-    said = f"{machines[1]} (node 1) sent no heartbeat any more and is being terminated"
+    said = f"{machines[1]} (node 1) stopped sending heartbeats and is being terminated"
     assert (first["machine"], first["exit_code"]) == (said, 5)
     assert second["machine"] is None
     assert cli.state(machines[1]) == "terminated"
@@ -339,13 +339,13 @@ def test_an_elastic_job_without_machines_waits_and_then_ends(cli: Ec2Cli) -> Non
     status = cli.bai("status", "elastic-1", "--json").objects[0]
     assert (early.stage, record.result()) == (JobStage.PARKED, None)
     assert listed["status"] == status["status"] == "PARKED"
-    assert "No machine is left, and the job waits for at least 2" in status["machine"]
+    assert "No machine is left. The job waits for nodes (at least 2)" in status["machine"]
 
     monitor(record, later=timedelta(minutes=11)).reconcile()
 
     result = record.result() or {}
     assert (result["outcome"], result["exit_code"], result["on_behalf"]) == ("peer_lost", 5, True)
-    assert result["sentence"].startswith("0 of at least 2 nodes were left for 10m: Somebody terminated")
+    assert result["sentence"].startswith("The job had 0 of at least 2 nodes for 10m: Somebody terminated")
 
 
 @pytest.mark.parametrize("kind", [DecisionKind.RUN, DecisionKind.PARK])
@@ -570,7 +570,7 @@ def test_following_a_failed_job_to_its_end_names_the_kept_machine_and_its_price(
     assert (failed.code, good.code) == (1, 0)
     assert re.search(
         r"bai: i-\w+ is kept for inspection until \d{4}-\d\d-\d\d \d\d:\d\d UTC, at about 0\.0440 USD an hour; "
-        r"`bai release failed-1` lets it go",
+        r"`bai release failed-1` releases the machine from inspection",
         failed.stderr,
     ), failed.stderr
     assert "kept" not in good.stderr
@@ -641,6 +641,6 @@ def test_waiting_for_an_expired_job_ends_although_ec2_does_not_answer(cli: Ec2Cl
 
     (found,) = waited.objects
     assert (waited.code, found["status"], found["result"]) == (5, "UNKNOWN", None), waited.stderr
-    assert "time is up" in found["machine"]
+    assert "deadline has passed" in found["machine"]
     assert log.code == 5
-    assert "could not be asked" in log.stderr.splitlines()[-1]
+    assert "could not be queried" in log.stderr.splitlines()[-1]

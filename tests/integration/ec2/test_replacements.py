@@ -327,7 +327,7 @@ def test_a_launch_refused_for_image_terms_is_tried_three_times(job: Job) -> None
         status = job.look()
 
     assert job.ends() == ["RunInstances"] * 4
-    assert "no other machine is launched: EC2 has refused it 3 times (" in status["machine"]
+    assert "no other machine is launched: EC2 has refused the launch 3 times (" in status["machine"]
     assert "the image's terms must be accepted in the AWS Marketplace" in status["machine"]
 
 
@@ -480,7 +480,7 @@ def test_a_stored_replacement_launch_that_was_changed_is_not_sent(job: Job) -> N
     status = job.look()
 
     assert job.machines() == []
-    assert "does not follow from the first launch: InstanceType" in status["machine"]
+    assert "does not match the first launch: InstanceType" in status["machine"]
 
     # It does not keep others from being launched for ever.
     job.age(timedelta(minutes=11))

@@ -238,8 +238,8 @@ def test_without_free_lambda_concurrency_the_watcher_gets_no_reserved_execution(
 
     done = admin.setup("--watcher")
 
-    assert "no execution is reserved for the watcher" in done.stderr
-    assert f"AWS leaves 100 executions in {REGION}" in done.stderr
+    assert "no concurrent execution is reserved for the watcher" in done.stderr
+    assert f"AWS keeps 100 concurrent executions in {REGION}" in done.stderr
     assert admin.reserved() == "no"
     # As soon as there is room, the next call reserves one, and later ones keep it.
     admin.aws.quotas.executions = 1000
@@ -254,7 +254,7 @@ def test_a_watcher_is_created_although_the_lambda_concurrency_limit_is_unknown(a
 
     done = admin.setup("--watcher")
 
-    assert "whether there are more is unknown" in done.stderr
+    assert "the account's limit is unknown" in done.stderr
     assert admin.stacks()["bai-watcher"] == "CREATE_COMPLETE"
 
 
@@ -285,8 +285,8 @@ def test_a_watcher_is_removed_if_its_code_was_replaced_before_deployment(admin: 
     admin.aws.prevents = replaced
     done = admin.setup("--watcher", code=5)
 
-    assert f"the watcher is removed, because Lambda had other code than {archive.key}" in done.stderr
-    assert f"it was replaced in the bucket {admin.bucket} after its upload" in done.stderr
+    assert f"the watcher is removed, because the code in Lambda is not {archive.key}" in done.stderr
+    assert f"the archive was replaced in the bucket {admin.bucket} after its upload" in done.stderr
     assert admin.aws.client("lambda", SETUP).list_functions()["Functions"] == []
     assert "bai-watcher" not in admin.stacks()
 

@@ -612,7 +612,7 @@ def test_plan_shows_user_data_in_clear_only_when_asked(moto_aws: MotoAws, cli: C
 
     assert (short.code, whole.code) == (0, 0), short.stderr + whole.stderr
     assert "boothook" not in short.stdout
-    assert "`--show-user-data` prints it in clear" in short.stdout
+    assert "`--show-user-data` prints the user data in plain text" in short.stdout
     assert "boothook" in whole.stdout
     assert (local.code, local.stdout) == (2, "")
     assert "--show-user-data is for instances" in local.stderr

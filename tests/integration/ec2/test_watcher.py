@@ -100,7 +100,7 @@ def test_an_event_about_a_terminated_machine_launches_a_replacement(account: Wat
 
     [new] = account.machines()
     assert done.answer == {"batchItemFailures": []}
-    assert f"{new} was launched for it" in done.log
+    assert f"{new} was launched for the job" in done.log
     assert len(account.aws.calls("RunInstances")) == 2
 
 

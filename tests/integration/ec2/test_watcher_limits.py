@@ -208,7 +208,7 @@ def test_a_launch_record_that_differs_from_the_submitted_one_launches_nothing(
     done = account.watch()
 
     assert account.machines() == []
-    assert "its launch.json differs from the submitted one" in done.log
+    assert "the job's launch.json differs from the submitted launch" in done.log
 
 
 def test_machines_launched_in_a_day_cost_no_more_than_the_daily_limit(account: WatchedAccount) -> None:
@@ -235,7 +235,7 @@ def test_launches_refused_by_ec2_do_not_count_towards_the_daily_limit(account: W
     done = account.watch(BAI_WATCHER_USD_A_DAY="1")
 
     [new] = account.machines()
-    assert f"{new} was launched for it" in done.log
+    assert f"{new} was launched for the job" in done.log
 
 
 def test_amounts_forged_by_instances_and_users_do_not_count_towards_the_daily_limit(
@@ -262,8 +262,11 @@ def test_amounts_forged_by_instances_and_users_do_not_count_towards_the_daily_li
 @pytest.mark.parametrize(
     ("what", "complaint"),
     [
-        ({"Placement": {"Tenancy": "dedicated"}}, "another one 1.0"),
-        ({"Placement": {"Tenancy": "host"}}, 'a host is paid for, not its instances (tenancy "host")'),
+        ({"Placement": {"Tenancy": "dedicated"}}, "another machine 1.0"),
+        (
+            {"Placement": {"Tenancy": "host"}},
+            'AWS charges for the host, not for its instances (tenancy "host")',
+        ),
         (
             {"BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"VolumeType": "standard"}}]},
             "the volume /dev/sdb",
@@ -291,7 +294,7 @@ def test_a_machine_costs_what_the_licences_of_its_image_cost(account: WatchedAcc
     done = account.watch(BAI_WATCHER_USD_A_DAY="3")
 
     assert account.machines() == []
-    assert "another one 4." in done.log
+    assert "another machine 4." in done.log
 
 
 def test_a_paid_marketplace_image_is_not_launched(account: WatchedAccount) -> None:
@@ -303,7 +306,7 @@ def test_a_paid_marketplace_image_is_not_launched(account: WatchedAccount) -> No
         account.age(timedelta(minutes=6))
 
     assert account.machines() == []
-    assert "the software of ami-0deb1200000000001 may cost something of its own" in done.log
+    assert "the software of ami-0deb1200000000001 may have its own price" in done.log
     assert len(account.aws.calls("RunInstances")) == 1
 
 

@@ -90,7 +90,7 @@ def test_a_python_without_any_pip_is_reported(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
     monkeypatch.setattr("sysconfig.get_config_var", lambda _name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(WheelError, match=r"is made with pip, which .* does not have; install it there"):
+    with pytest.raises(WheelError, match=r"is made with pip, which .* does not have; install pip"):
         wheels.pip()
 
 
@@ -98,7 +98,7 @@ def test_a_python_without_any_pip_is_reported(tmp_path: Path, monkeypatch: pytes
 def test_a_wheel_with_a_checksum_other_than_the_locked_one_is_refused(tmp_path: Path, index: Path) -> None:
     with zipfile.ZipFile(index, "a") as wheel:
         wheel.writestr("more.py", "")
-    with pytest.raises(WheelError, match=r"has other files for tiny==1\.0 than"):
+    with pytest.raises(WheelError, match=r"has the wrong files for tiny==1\.0: "):
         find_wheels("x86_64", cache=tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.whl"))
 

@@ -212,9 +212,7 @@ def test_the_api_never_asks_for_an_mfa_code_at_the_terminal(tmp_path: Path) -> N
     os.close(far_end)
     os.close(terminal)
 
-    assert done.stdout.startswith("AwsCredentialsError the AWS profile wants the code of a second factor"), (
-        done
-    )
+    assert done.stdout.startswith("AwsCredentialsError the AWS profile needs an MFA code"), done
 
 
 def test_importing_the_cli_does_not_import_the_api() -> None:

@@ -204,7 +204,7 @@ def test_bai_resume_restarts_an_agent_that_died_unnoticed(cli: LocalCli) -> None
 
     # When it is resumed, twice
     assert "running again" in cli.bai("resume", "one").stdout
-    assert "its agent is running" in cli.bai("resume", "one").stdout
+    assert "the job's agent is running" in cli.bai("resume", "one").stdout
     cli.go_file.touch()
 
     # Then it goes on where it was
@@ -282,7 +282,7 @@ def test_bai_cancel_ends_a_detached_job(cli: LocalCli) -> None:
     assert cli.bai("cancel", "on").stdout == "one: cancelling\n"
 
     assert cli.bai("status", "one", "--wait").code == 4
-    assert "it has ended before" in cli.bai("cancel", "one").stdout
+    assert "the job has already ended" in cli.bai("cancel", "one").stdout
 
 
 def test_a_reader_that_closes_the_pipe_does_not_end_the_job(cli: LocalCli) -> None:

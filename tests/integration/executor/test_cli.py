@@ -545,7 +545,7 @@ def test_metrics_are_printed_as_table_records_and_csv(cli: LocalCli, job: Handma
 def test_cancelling_an_ended_or_dead_job_reports_that(cli: LocalCli, job: HandmadeJob) -> None:
     HandmadeJob(cli.store, "dead-1").event("agent_started", pid=1)
 
-    assert "it has ended before" in cli.bai("cancel", "digits-1").stdout
+    assert "the job has already ended" in cli.bai("cancel", "digits-1").stdout
     assert not (cli.store / "digits-1" / "cancel.json").exists()
     # An agent that has died is started for it: nobody else would end the job.
     assert "started again to end the job" in cli.bai("cancel", "dead-1").stdout
@@ -557,7 +557,7 @@ def test_resuming_an_ended_job_starts_nothing(cli: LocalCli, job: HandmadeJob) -
     answer = cli.bai("resume", "digits-1", "--json")
 
     assert answer.code == 0
-    assert "it has ended" in answer.objects[0]["message"]
+    assert "the job has ended" in answer.objects[0]["message"]
 
 
 def test_a_dry_run_of_prune_lists_jobs_and_deletes_none(cli: LocalCli, job: HandmadeJob) -> None:

@@ -120,7 +120,7 @@ def test_commands_on_another_users_job_show_it_and_change_nothing(
     shown = cli.bai("status", "theirs")
 
     assert done.code == 2, done.stdout + done.stderr
-    assert f"belongs to the user {_STRANGER}, and is only read" in done.stderr
+    assert f"belongs to the user {_STRANGER}, and only that user may change it" in done.stderr
     assert sorted(cli.store.rglob("*")) == before
     assert bystander.poll() is None
     assert "theirs" in listed.stdout
@@ -159,7 +159,7 @@ def test_another_users_job_is_not_extracted_again(cli: LocalCli, whole: bool) ->
     done = cli.bai("extract", "theirs")
 
     assert done.code == 2, done.stdout + done.stderr
-    assert f"belongs to the user {_STRANGER}, and is only read" in done.stderr
+    assert f"belongs to the user {_STRANGER}, and only that user may change it" in done.stderr
     assert what_is_in(cli.store) == before
     assert cli.bai("logs", "theirs").stdout == "loss=0.5\n"
 

@@ -166,7 +166,7 @@ def test_like_runs_a_job_from_an_earlier_version_again(old: LocalCli) -> None:
     ("command", "said", "code", "outcome"),
     [
         ("cancel", "its agent had died and was started again to end the job", 4, "cancelled"),
-        ("resume", "its agent is running again", 5, "lost"),
+        ("resume", "the job's agent is running again", 5, "lost"),
     ],
 )
 def test_a_job_of_an_earlier_version_whose_machine_rebooted_is_ended(

@@ -47,7 +47,7 @@ def test_a_node_without_a_run_directory_is_named(cli: LocalCli) -> None:
     answer = cli.bai("shell", "job-1", "--node", "3")
 
     assert answer.code == 2
-    assert "job-1 has no run directory of a node 3 here" in answer.stderr
+    assert "job-1 has no run directory of a node 3 on this machine" in answer.stderr
 
 
 def test_ctrl_c_ends_a_program_of_the_shell_and_not_bai(cli: LocalCli) -> None:

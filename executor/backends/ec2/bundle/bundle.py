@@ -29,8 +29,8 @@ from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
 
 _FORMAT = 1
-"""Version of the bundle's format. A change of the code after which the same inputs produce a different
-archive must increase this version."""
+"""Version of the bundle's format. Increase the version when the code is changed so that the same inputs produce a
+different archive."""
 _DATE = 315_532_800
 """Modification time of all files: 1980-01-01, the earliest time that every archive format supports."""
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
@@ -69,7 +69,7 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
         # The error is "file exists" if a regular file is where the cache folder should be.
         why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
         raise WheelError(
-            f"the agent's bundle cannot be kept in {cache}: {why}; make room there, or name another place "
+            f"the agent's bundle cannot be kept in {cache}: {why}; free some space, or name another folder "
             "with XDG_CACHE_HOME"
         ) from error
 

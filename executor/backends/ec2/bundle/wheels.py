@@ -50,7 +50,7 @@ pydantic-core."""
 _PLATFORMS = ("manylinux2014_{0}", "manylinux_2_17_{0}", "manylinux_2_24_{0}", "manylinux_2_28_{0}")
 """Every image that has Python 3.10, or can install Python 3.10, has glibc 2.28 or newer."""
 _TIMEOUT_S = 180.0
-"""Seconds for one call of pip."""
+"""Timeout of one call of pip (seconds)."""
 
 
 def native(python: str) -> tuple[str, ...]:
@@ -154,8 +154,8 @@ def download(folder: Path, requirements: str, options: Sequence[str]) -> None:
         output = done.stderr.decode(errors="replace")
         if "DO NOT MATCH THE HASHES" in output:
             raise WheelError(
-                f"the package index has other files for {names} than this version of bai was made with; "
-                "use an index that mirrors the originals"
+                f"the package index has the wrong files for {names}: their checksums differ from those in wheels.sha256; "
+                "use an index that mirrors the original files"
             )
         lines = [each for each in output.splitlines() if "ERROR" in each]
         raise WheelError(_unreachable(names, lines[-1].partition("ERROR: ")[2] if lines else "pip failed"))
@@ -176,7 +176,7 @@ def pip() -> list[str]:
     program = shutil.which("pip") or shutil.which("pip3")
     if program is None:
         raise WheelError(
-            f"the agent's bundle is made with pip, which {sys.executable} does not have; install it there "
+            f"the agent's bundle is made with pip, which {sys.executable} does not have; install pip "
             "(uv pip install pip, or python -m ensurepip)"
         )
     return [program]
@@ -191,7 +191,7 @@ def _find(folder: Path, package: str, fixed: Mapping[str, str]) -> Path | None:
 
 
 def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str]:
-    """Return the wheel that `wheels.sha256` lists for a package in one set: file name → sha256."""
+    """Return the wheel of a package that `wheels.sha256` lists for the set `folder`, as file name → sha256."""
     project, _, version = package.partition("==")
     start = f"{folder}/{re.sub(r'[-_.]+', '_', project)}-{version}-".lower()
     return {

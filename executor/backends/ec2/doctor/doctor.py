@@ -90,7 +90,7 @@ def _look_finding(settings: Settings) -> HealthFinding:
     if found := [each for each in looks if each.goes_on]:
         return passed("looks", look_sentence(found[0], "all jobs"))
     said = "nothing checks unattended jobs: a machine that hangs stays on until a command checks it"
-    return passed("looks", said, "`bai setup --watcher` or `bai reap --every 1m` do")
+    return passed("looks", said, "run `bai setup --watcher` or `bai reap --every 1m`")
 
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
@@ -98,7 +98,7 @@ def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
     # `bai setup` gives the role of the instances and the watcher's Lambda function names with the same
     # prefix.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
-    todo = f"its log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs it, or removes it with --no-watcher"
+    todo = f"the watcher's log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs the watcher, `bai setup --no-watcher` removes the watcher"
     return warned("looks", said, todo)
 
 
@@ -133,11 +133,11 @@ def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
         return failed(
             "profile",
             "no instance_profile is configured; without one an instance cannot fetch its agent",
-            "`bai setup` makes one; or make it with the policy in docs/iam.md, and configure its name",
+            "run `bai setup`, or create a profile with the policy in docs/iam.md, and configure its name",
             configuration=True,
         )
     name = settings.instance_profile.rpartition("/")[2]
-    denied = f"{name}: these credentials may not read it (iam:GetInstanceProfile)"
+    denied = f"{name}: these credentials may not read the profile (iam:GetInstanceProfile)"
     return guarded("profile", lambda: _role(name, aws), denied=denied)
 
 
@@ -147,7 +147,7 @@ def _role(name: str, aws: AwsSession) -> HealthFinding:
     with tolerated("NoSuchEntity"):
         profile = aws.iam().get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
     if profile is None:
-        return failed("profile", f"{name} does not exist", "correct instance_profile, or make it")
+        return failed("profile", f"{name} does not exist", "correct instance_profile, or create the profile")
     roles = [each["RoleName"] for each in profile.get("Roles", ())]
     if roles:
         return passed("profile", f"{name}, role {roles[0]}")
@@ -183,10 +183,10 @@ def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
     foreign = [each["GroupId"] for each in groups if each.get("VpcId") not in vpcs]
     if foreign:
         said = f"{', '.join(foreign)} belongs to another VPC than the subnets"
-        return failed("groups", said, "name groups of their VPC", configuration=True)
+        return failed("groups", said, "name groups of the subnets' VPC", configuration=True)
     closed = _closed(groups)
     if len(closed) == len(groups):
-        said = f"{', '.join(closed)} lets nothing out"
+        said = f"{', '.join(closed)} blocks all outgoing traffic"
         return failed("groups", said, "allow outgoing TCP 443, and Kafka's port")
     return passed("groups", ", ".join(each["GroupId"] for each in groups))
 
@@ -199,10 +199,10 @@ def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
     if closed:
         return failed(
             "groups",
-            f"none is configured, and the default group blocks outgoing traffic: {', '.join(closed)}",
-            "configure `security_groups`, one that allows outgoing TCP 443, and Kafka's port",
+            f"no security group is configured, and the default group blocks outgoing traffic: {', '.join(closed)}",
+            "configure `security_groups` with a group that allows outgoing TCP 443, and Kafka's port",
         )
-    return passed("groups", "none is configured: the VPC's default group is used")
+    return passed("groups", "no security group is configured: the VPC's default group is used")
 
 
 def _closed(groups: list[Any]) -> list[str]:
@@ -218,13 +218,13 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
                 said = f"{broker} answers this machine; whether it also answers the instances is unknown"
                 yield passed("kafka", said)
         except OSError as error:
-            said = f"{broker} does not answer from here ({error.strerror or error})"
-            yield warned("kafka", said, "this is no problem if the broker is in the instances' VPC")
+            said = f"{broker} does not answer this machine ({error.strerror or error})"
+            yield warned("kafka", said, "ignore this warning if the broker is in the instances' VPC")
 
 
 _PROBE = "jobs/.doctor/probe.json"
-"""Key of a small object in the bucket. The object is never deleted, so every later put on the condition that
-it does not exist must fail."""
+"""Key of a small object in the bucket. The object is never deleted, so every later put with If-None-Match must
+fail."""
 
 
 def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> Iterator[HealthFinding]:
@@ -247,21 +247,21 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
         yield failed(
             "bucket",
             f"{bucket} lies in {there}, but the configured region is {aws.region}",
-            f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
-            "instances), or take a bucket of the region",
+            f'write region = "{there}" into the configuration, or use a bucket in the configured region; a descriptor\'s '
+            "[aws.ec2] region may name another region for the instances",
         )
         return
     yield passed("bucket", f"{bucket} in {there}")
     if instances != aws.region:
         yield warned(
             "bucket",
-            f"{bucket} lies in {there}, and the machines will be in {instances}: each GB between them is paid for, and a gateway "
-            f"endpoint of {instances} does not lead to it",
-            f"take a bucket in {instances}, or machines in {there}",
+            f"{bucket} lies in {there}, and the machines will be in {instances}: AWS charges for each GB between the regions, and a gateway "
+            f"endpoint in {instances} does not lead to the bucket",
+            f"use a bucket in {instances}, or launch the machines in {there}",
         )
     yield guarded("bucket list", lambda: _listable(s3, bucket))
     yield guarded("bucket write", lambda: _conditional(s3, bucket))
-    denied = "these credentials may not read them (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)"
+    denied = "these credentials may not read the bucket's settings (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)"
     yield guarded("bucket versions", lambda: _versions(s3, bucket), denied=denied)
 
 
@@ -269,14 +269,14 @@ def _unusable_bucket(bucket: str, region: str, error: Failure) -> HealthFinding:
     """Return the finding about a bucket that could not be queried."""
     code = code_of(error) if isinstance(error, ClientError) else ""
     if code in ("404", "NoSuchBucket"):
-        todo = f"make it: aws s3 mb s3://{bucket} --region {region}"
+        todo = f"create the bucket: aws s3 mb s3://{bucket} --region {region}"
         return failed("bucket", f"{bucket} does not exist", todo)
     if code in ("301", "PermanentRedirect"):
         said = f"{bucket} is in another region than {region}"
-        return failed("bucket", said, "configure its region", configuration=True)
+        return failed("bucket", said, "configure the bucket's region", configuration=True)
     if code in DENIED:
-        todo = "it belongs to another account, or the policy lacks s3:ListBucket"
-        return failed("bucket", f"{bucket} may not be used", todo)
+        todo = "the bucket belongs to another account, or the policy lacks s3:ListBucket"
+        return failed("bucket", f"{bucket} cannot be used with these credentials", todo)
     return refused("bucket", error)
 
 
@@ -286,7 +286,7 @@ def _listable(s3: Any, bucket: str) -> HealthFinding:
 
 
 def _conditional(s3: Any, bucket: str) -> HealthFinding:
-    """Put an object twice on the condition that the object does not exist. The second put must fail."""
+    """Put an object twice with If-None-Match, and check that the second put fails."""
     for _ in range(2):
         try:
             # A bucket with Object Lock refuses objects without a checksum.
@@ -298,7 +298,7 @@ def _conditional(s3: Any, bucket: str) -> HealthFinding:
                 raise
             return passed("bucket write", "objects can be written on the condition that they do not exist")
     said = "the server ignores If-None-Match, so a job could be launched twice"
-    return failed("bucket write", said, "use Amazon S3, or a server that knows conditional writes")
+    return failed("bucket write", said, "use Amazon S3, or a server that supports conditional writes")
 
 
 def _versions(s3: Any, bucket: str) -> HealthFinding:
@@ -310,9 +310,9 @@ def _versions(s3: Any, bucket: str) -> HealthFinding:
     with tolerated("NoSuchLifecycleConfiguration"):
         rules = s3.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
     if any(each.get("Status") == "Enabled" and "NoncurrentVersionExpiration" in each for each in rules):
-        return passed("bucket versions", "kept, and a lifecycle rule removes old ones")
+        return passed("bucket versions", "a lifecycle rule deletes old versions of objects")
     return warned(
         "bucket versions",
-        "all are kept and paid for, even those of deleted objects, because no lifecycle rule deletes them",
-        f"add one with NoncurrentVersionExpiration: aws s3api put-bucket-lifecycle-configuration --bucket {bucket}",
+        "AWS keeps and charges all old versions, even of deleted objects, because no lifecycle rule deletes them",
+        f"add a rule with NoncurrentVersionExpiration: aws s3api put-bucket-lifecycle-configuration --bucket {bucket}",
     )

@@ -72,8 +72,8 @@ def guarded(check: str, look: Callable[[], HealthFinding], *, denied: str = "") 
     """Return the finding of the check `look`. If AWS refuses the check's request or does not answer, return a
     finding that says so.
 
-    denied: sentence of the finding if the credentials lack the permission for the check, which is not
-    necessarily a problem. If `denied` is empty, a lacking permission is a failed check.
+    denied: sentence of the finding if the credentials lack the permission for the check. A missing permission is
+    not necessarily a problem. If `denied` is empty, a missing permission is a failed check.
     """
     try:
         return look()

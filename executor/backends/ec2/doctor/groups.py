@@ -1,5 +1,5 @@
 """Checks whether the machines of a job can reach each other, by the rules of the configured security groups.
-If no groups are configured, checks the right to create a group."""
+If no groups are configured, the module checks the right to create a group."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
             f"several machines need a security group of their own, but {', '.join(denied)} is not allowed",
             "docs/iam.md has the policies; or configure `security_groups`",
         )
-    untried = "" if earlier else "; the rights to change and delete it are unknown until a group exists"
-    return passed("group rights", f"a group for the job may be made in {own_group['VpcId']}{untried}")
+    untried = "" if earlier else "; the rights to change and delete groups are not known yet"
+    return passed("group rights", f"these credentials may create a group in {own_group['VpcId']}{untried}")
 
 
 def group_rules(
@@ -65,7 +65,7 @@ def group_rules(
     """Check whether the configured security groups let their members reach each other."""
     ids = sorted(set(group_ids(request)))
     if not ids:
-        return unknown("group rules", "the groups are named by their names, not by ids")
+        return unknown("group rules", "the security groups are given by name, not by id")
     groups: Sequence[Any] = aws.ec2().describe_security_groups(GroupIds=ids)["SecurityGroups"]
     missing = _missing_directions(groups, ids, subnets, has_efa=has_efa)
     names = ", ".join(ids)

@@ -43,7 +43,7 @@ from executor.planning.job_defaults import with_defaults
 from executor.planning.request import JobRequest, read_request
 
 _USER_DATA = b"#cloud-config\n"
-_UNCHECKED = "name a descriptor to have its image and its launch tried: bai doctor FILE"
+_UNCHECKED = "name a descriptor to check its image and its launch: bai doctor FILE"
 
 
 def launch_findings(
@@ -111,19 +111,19 @@ def _bundle(settings: Settings, architecture: str) -> HealthFinding:
         built = build(architecture, cache=cache_folder(os.environ), download=False)
         absent = missing(staging_bucket(settings), [bundle_upload(built)])
     except WheelError:
-        return warned(check, "its bundle was not built on this machine yet", todo)
+        return warned(check, "the agent's bundle was not built on this machine yet", todo)
     except BaiError as error:
         return unusable(check, error)
     if absent:
-        return warned(check, f"its bundle is not in the bucket ({built.key})", todo)
+        return warned(check, f"the agent's bundle is not in the bucket ({built.key})", todo)
     return passed(check, f"{built.key} is in the bucket")
 
 
 def _price(settings: Settings, aws: AwsSession, name: str, *, operation: str, tenancy: str) -> HealthFinding:
     hourly, origin = price(name, settings.prices, aws, operation=operation, tenancy=tenancy)
     if hourly is None:
-        todo = f'write it under [prices] in the configuration: "{name}" = 1.23'
-        return warned("price", f"that of {name} is unknown: {origin}", todo)
+        todo = f'write the price under [prices] in the configuration: "{name}" = 1.23'
+        return warned("price", f"the price of {name} is unknown: {origin}", todo)
     return passed("price", f"{name}: {hourly:,.4f} USD an hour, {origin}")
 
 
@@ -135,7 +135,7 @@ def _dry_run(
     server: Mapping[str, Any] | None = None,
 ) -> HealthFinding:
     """Ask EC2 in a dry run whether these credentials may launch the job's machines. server: parameters of the
-    request for the job's server. If None, the request for the other machines is checked.
+    request for the job's server; None to check the request for the other machines.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
     """
@@ -152,6 +152,6 @@ def _dry_run(
     except ClientError as error:
         if code_of(error) != "DryRunOperation":
             return failed("launch", f"{classify_error(error).sentence}{of_server}")
-        what = "it" if nodes == 1 else f"{nodes:,} machines"
+        what = "one machine" if nodes == 1 else f"{nodes:,} machines"
         return passed("launch", f"a dry run of {what} in {candidate.zone} was accepted{of_server}")
-    return unknown("launch", "the server does not say whether it would have launched")
+    return unknown("launch", "the server's answer does not say whether a launch is allowed")

@@ -34,7 +34,7 @@ _MARKETS = {
 _FAMILY = re.compile(r"[A-Z][A-Za-z]*[0-9]*")
 _TYPE = re.compile(r"([a-z]+)-?([0-9]*)")
 _NAMED = {"u": "memory", "dl": "dl", "hpc": "hpc", "inf": "inf", "mac": "mac", "trn": "trn", "vt": "vt"}
-"""Letters at the beginning of an instance type → the family in the quota's name, for types whose quota is not
+"""First letters of an instance type → the family in the name of the type's quota. The quota of any other type is
 named after the type's first letter:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
 _TYPES_AT_ONCE = 100
@@ -215,7 +215,7 @@ def _placement(aws: AwsSession, placement: Mapping[str, Any], nodes: int) -> Ite
             groups = ec2.describe_placement_groups(**which)["PlacementGroups"]
         return _placement_group(groups, wanted, nodes, region=aws.region, name=name or "NAME")
 
-    denied = f"{wanted}: these credentials may not read it (ec2:DescribePlacementGroups)"
+    denied = f"{wanted}: these credentials may not read the group (ec2:DescribePlacementGroups)"
     yield guarded("placement", look, denied=denied)
 
 
@@ -225,14 +225,14 @@ def _placement_group(
     if not groups:
         problem = f"the placement group {wanted} does not exist in {region}"
         todo = (
-            "correct Placement in [aws.ec2.run_instances], or make it: "
+            "correct Placement in [aws.ec2.run_instances], or create the group: "
             f"aws ec2 create-placement-group --strategy cluster --group-name {name}"
         )
     elif (state := groups[0].get("State")) != "available":
-        problem, todo = f"the placement group {wanted} is {state}", "name another one"
+        problem, todo = f"the placement group {wanted} is {state}", "name another placement group"
     elif (strategy := groups[0].get("Strategy")) == "spread" and nodes > _SPREAD_LIMIT:
-        problem = f"the placement group {wanted} spreads its machines, at most {_SPREAD_LIMIT} in a zone, and the job has {nodes:,}"
-        todo = "name one with the strategy cluster"
+        problem = f"the placement group {wanted} has the strategy spread, with at most {_SPREAD_LIMIT} machines in a zone, but the job has {nodes:,}"
+        todo = "name a placement group with the strategy cluster"
     else:
         return passed("placement", f"{wanted}, {strategy}")
     return failed("placement", problem, todo, configuration=True)
@@ -247,10 +247,10 @@ def _efas(kinds: Sequence[InstanceType], wanted: int, nodes: int) -> Iterator[He
 def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
     most = kind.efa_interfaces
     if not wanted:
-        said = f'none is requested; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA'
+        said = f'no EFA is requested; {kind.name} supports up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA'
         return passed("efa", said)
     if most and wanted <= most:
-        return passed("efa", f"{wanted} of up to {most} that {kind.name} takes")
+        return passed("efa", f"{wanted} of at most {most} EFA interfaces of {kind.name} are requested")
     takes = f"takes up to {most}" if most else "takes none"
     return failed(
         "efa",
@@ -267,7 +267,7 @@ def _interfaces(
     addresses to such machines."""
     cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
     if not cut_off:
-        return passed("interfaces", f"S3 is reached with {count} and no public address")
+        return passed("interfaces", f"machines with {count} interfaces reach S3 without a public address")
     return failed("interfaces", cut_off_sentence(cut_off, interfaces=count), ENDPOINT_ADVICE)
 
 
@@ -279,9 +279,9 @@ def _addresses(
     free = {each["SubnetId"]: each.get("AvailableIpAddressCount", 0) for each in subnets}
     small = [f"{subnet} has {count:,}" for subnet, count in free.items() if count < needed]
     if not small:
-        return passed("addresses", f"each candidate subnet has {needed:,} that are free")
+        return passed("addresses", f"each candidate subnet has {needed:,} free addresses")
     todo = "name larger `subnets`"
-    sentence = f"the job needs {needed:,} free addresses in one subnet, and {', '.join(small)}"
+    sentence = f"the job needs {needed:,} free addresses in one subnet, but {', '.join(small)}"
     if len(small) < len(free):
         return warned("addresses", f"{sentence}; only the other subnets can be used", todo)
     return failed("addresses", sentence, todo)

@@ -1,5 +1,5 @@
-"""Handles capacity blocks, which are machines reserved in advance. Finds the time until which EC2 lets the
-machines of a block run, and limits the run time of a job accordingly.
+"""Handles capacity blocks, which are machines reserved in advance. Finds the time until which EC2 lets the machines
+of a capacity block run, and limits the run time of a job accordingly.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 """
@@ -32,7 +32,7 @@ class CapacityBlock:
 
     reservation: str
     end: datetime | None
-    """End of the block; None if these credentials may not query the block."""
+    """End of the capacity block; None if these credentials may not query the block."""
     state: str = ""
 
     @property
@@ -41,11 +41,11 @@ class CapacityBlock:
         return None if self.end is None else self.end - _BEFORE_END
 
     def sentence(self) -> str:
-        """Return a sentence for the user about the end of the block."""
+        """Return a sentence for the user about the end of the capacity block."""
         if self.end is None or self.last is None:
             return (
-                f"when the capacity block {self.reservation} ends is not known, as these credentials may not ask for it "
-                "(ec2:DescribeCapacityReservations); EC2 terminates its machines from 30 minutes before its end on"
+                f"the end of the capacity block {self.reservation} is not known, because these credentials may not query the block "
+                "(ec2:DescribeCapacityReservations); EC2 terminates its machines from 30 minutes before the end on"
             )
         return (
             f"the capacity block {self.reservation} ends at {self.end:%Y-%m-%d %H:%M} UTC, and EC2 terminates its machines from "
@@ -54,8 +54,8 @@ class CapacityBlock:
 
 
 def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
-    """Return the block of the requested machines; None if no block is requested. Raises UsageError if the
-    block is over, AwsError."""
+    """Return the capacity block of the requested machines; None if no block is requested. Raises AwsError, and
+    UsageError if the block cannot be used."""
     if read_market(ec2.run_instances) != CAPACITY_BLOCK:
         return None
     reservation = read_reservation(ec2.run_instances)
@@ -88,7 +88,7 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
     """Return `job` with the run time that `block` allows for a machine launched at `start`, and a sentence if
     that run time is less than requested.
 
-    A machine of a block powers itself off before EC2 terminates the machine, so that no result is lost.
+    A machine of a capacity block powers itself off before EC2 terminates the machine, so that no result is lost.
     Raises UsageError if no time is left for the benchmark.
     """
     wanted = job.limits.max_runtime
@@ -101,10 +101,10 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
     # The run time is in whole minutes, so that it is easy to read and usually equal for two submissions of
     # the same job.
     runtime = timedelta(minutes=left // timedelta(minutes=1))
-    around = f"around it a machine may take {format_duration(beside)} (pull_timeout, extract_timeout and the others of [limits])"
+    around = f"before and after it a machine may take {format_duration(beside)} (pull_timeout, extract_timeout and the other times of [limits])"
     if runtime < _LEAST_RUNTIME:
         raise UsageError(
-            f"{block.sentence()}: no time is left for the benchmark; {around}: write shorter ones, or name a later block"
+            f"{block.sentence()}: no time is left for the benchmark; {around}; shorten these times, or name a later block"
         )
     sentence = f"{block.sentence()}: the benchmark may run for {format_duration(runtime)} instead of {format_duration(wanted)}"
     bounded = replace(job, limits=replace(job.limits, max_runtime=runtime))
@@ -112,8 +112,8 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
 
 
 def as_bounded(job: Job, there: Job, ec2: Ec2) -> Job:
-    """If a capacity block may have shortened the run time of the existing job `there`, which has the same id,
-    return `job` with the run time of `there`. Otherwise, return `job`."""
+    """Return `job` with the run time of `there`, the existing job of the same id, if a capacity block may have
+    shortened that run time. Otherwise, return `job`."""
     wanted, given = job.limits.max_runtime, there.limits.max_runtime
     if read_market(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
         return job

@@ -16,7 +16,7 @@ from executor.backends.ec2.launch.images import Image
 from executor.backends.ec2.session import FAILURES, AwsSession
 
 _HOURS = 30 * 24
-"""Hours of a month. EBS charges by the second, for a month of 30 days."""
+"""Hours of a month. EBS bills per second, and counts a month as 30 days."""
 _MONITORING = 20 * 0.30 / _HOURS
 """Cost of detailed monitoring (USD per hour): USD 0.30 per month for each metric. An instance with its EBS
 volumes has fewer than twenty metrics."""
@@ -55,8 +55,8 @@ _RATES: Mapping[str, _Rates] = {
     # any copy of the price list.
     "sc1": _Rates(gib=0.05),
 }
-"""Rates by volume type. Magnetic volumes ("standard") are missing, because requests to such volumes are
-charged, and the number of requests is unknown."""
+"""Rates by volume type. Magnetic volumes ("standard") have no rate here, because AWS charges for each request to such
+a volume, and the number of requests is unknown."""
 _DEFAULT_TYPE = "gp2"
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_EbsBlockDevice.html"""
 
@@ -103,8 +103,8 @@ all markets: https://aws.amazon.com/ec2/pricing/on-demand/#T2.2FT3.2FT4g_Unlimit
 _TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
 """Tenancy in RunInstances → tenancy in the price list."""
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-")
-"""Prefixes of the names of regions in AWS partitions other than "aws". Credentials of these partitions are
-not valid for the price list, and China's prices are in another currency."""
+"""Prefixes of the names of regions in AWS partitions other than "aws". Credentials of other partitions are not valid
+for the price list, and China's prices are in another currency."""
 
 
 _LEAST_PAID_S = 60
@@ -207,8 +207,8 @@ def hang_warning(cost: Cost) -> str:
 def not_included(
     instance_type: str, request: Mapping[str, Any], *, vcpus: int | None = None
 ) -> tuple[str, ...]:
-    """Return the charges of a launch by `request` that the price of the instance hours does not include.
-    vcpus: number of vCPUs of the type; None if unknown."""
+    """Return the charges of a launch that the price of the instance hours does not include. request: parameters of
+    RunInstances. vcpus: number of vCPUs of the type; None if unknown."""
     found = [*volume_cost(request).unknown, "traffic", "public IPv4 addresses"]
     interfaces = request.get("NetworkInterfaces") or [{}]
     if all(each.get("AssociatePublicIpAddress") is False for each in interfaces):
@@ -254,12 +254,12 @@ def price(
     if instance_type in prices:
         return prices[instance_type], "from the configuration"
     if aws is None:
-        return None, "no [prices] in the configuration, and no AWS to ask"
+        return None, "no [prices] in the configuration, and AWS cannot be queried"
     if aws.region.startswith(_OTHER_PARTITIONS):
-        advice = "write it under [prices] in the configuration"
+        advice = "write the price under [prices] in the configuration"
         return None, f"AWS's price list does not answer for {aws.region}; {advice}"
     if tenancy not in _TENANCIES:
-        return None, f'a host is paid for, not its instances (tenancy "{tenancy}")'
+        return None, f'AWS charges for the host, not for its instances (tenancy "{tenancy}")'
     filters = {
         "instanceType": instance_type,
         "regionCode": aws.region,

@@ -143,7 +143,7 @@ def planned_job(
     ScriptsError, UsageError.
     """
     if job_request.data_root is not None:
-        raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
+        raise UsageError("--data-root is for runs on this machine; instances use their own data path")
     service = job_request.service
     bucket = settings.bucket or placeholder("the bucket")
     store = Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint)
@@ -247,8 +247,8 @@ def own_group(
         return None
     if len(resolved.vpcs) != 1:
         raise UsageError(
-            f"the subnets are in several VPCs ({', '.join(resolved.vpcs)}), and a job of several machines without "
-            "security_groups gets one of its own, in one VPC; name subnets of one VPC, or security_groups"
+            f"the subnets are in several VPCs ({', '.join(resolved.vpcs)}), but the security group of a job of several "
+            "machines is in one VPC; name subnets of one VPC, or configure security_groups"
         )
     tags = job_tags(job, expires=expires)
     return group_request(job.job.id, job.job.attempt, resolved.vpcs[0], tags)

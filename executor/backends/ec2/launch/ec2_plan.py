@@ -111,11 +111,11 @@ class Ec2Plan:
                 "the user data names the agent's bundle, which needs a bucket, a region and AWS credentials"
             )
         self.on_progress(
-            f"for the job {launch.job.job.id}; an instance needs the instance profile, and IAM and storage as `bai plan` shows"
+            f"user data of the job {launch.job.job.id}; an instance needs the instance profile, image and storage that `bai plan` shows"
         )
         wanted = [f"agent for {launch.bundle.architecture}", *(each.what for each in self.uploads)]
         self.on_progress(
-            f"it reads from the bucket: {', '.join(wanted)}; `bai bundle --upload` brings the agent there"
+            f"an instance reads from the bucket: {', '.join(wanted)}; `bai bundle --upload` uploads the agent"
         )
         return base64.b64encode(launch.user_data.content)
 
@@ -133,20 +133,20 @@ class Ec2Plan:
                 f"# Then RunInstances for the server in the same subnet, with InstanceType {server['InstanceType']}; both or none "
                 "are launched."
             )
-        yield "# Uploaded to the bucket unless it is there already:"
+        yield "# Uploads, unless the bucket already has the object:"
         bundle = launch.user_data.boot.bundle
         yield f"#   {bundle.url}" + (f"  {size(bundle.size)}" if bundle.size else "")
         for each in self.uploads:
             yield f"#   {each.key}  {size(each.size)}  ({each.what})"
         for unknown in data_size(launch.job.sources).unknown:
-            yield f"# The size of {unknown} is not known: [aws.ec2.volume] size makes sure that it fits."
+            yield f"# The size of {unknown} is not known: set [aws.ec2.volume] size so that the data fits."
         yield ""
         used = f"# User data: {len(launch.user_data.content):,} of {LIMIT:,} bytes"
         if show_user_data:
-            yield f"{used}; in clear:"
+            yield f"{used}; in plain text:"
             yield readable(launch.user_data.boot)
         else:
-            yield f"{used}; `--show-user-data` prints it in clear."
+            yield f"{used}; `--show-user-data` prints the user data in plain text."
 
     def _summary(self) -> Iterator[str]:
         """Yield the plan's first lines: the machines, their cost, and the number of vCPUs of the account's
@@ -182,8 +182,8 @@ class Ec2Plan:
 def mount_notes(job: Job) -> list[str]:
     """Return a note for each of `[[mounts]]` about requirements that cannot be checked before the launch."""
     return [
-        f"mounts: {each.src} at {each.target}; the image needs {each.type.package}, and the security group of the file system must "
-        "let the machines reach TCP port 2049"
+        f"mounts: {each.src} at {each.target}; the image needs {each.type.package}, and the file system's security group must "
+        "allow TCP port 2049 from the machines"
         for each in job.mounts
     ]
 
@@ -215,8 +215,8 @@ class Notice:
         bucket, machines = self.settings.region, self.launch.resolved.region
         if bucket is not None and bucket != machines:
             found.append(
-                f"the machines are in {machines} and the bucket is in {bucket}: each GB between them is paid for, and an S3 "
-                f"endpoint of {machines} does not lead to it; `bai doctor FILE` looks at their way to it"
+                f"the machines are in {machines} and the bucket is in {bucket}: AWS charges for each GB between the regions, and an S3 "
+                f"endpoint in {machines} does not lead to the bucket; `bai doctor FILE` checks the routes to the bucket"
             )
         if self.launch.shortened is not None:
             found.append(self.launch.shortened)
@@ -234,8 +234,8 @@ class Notice:
             cut_off = without_s3(self.aws, subnets, bucket_region=self.settings.region or self.aws.region)
         except FAILURES:
             return [
-                f"a machine with {interfaces} network interfaces gets no public address, and these credentials could not look at its "
-                "subnets' way to S3: they need a gateway endpoint for S3, or a NAT gateway"
+                f"a machine with {interfaces} network interfaces gets no public address, and these credentials could not look up the routes "
+                "to S3: the subnets need a gateway endpoint for S3, or a NAT gateway"
             ]
         return [f"{cut_off_sentence(cut_off, interfaces=interfaces)}; {ENDPOINT_ADVICE}"] if cut_off else []
 
@@ -276,12 +276,12 @@ def _aws_if_there(
     region = launch_region(descriptor, settings)
     if region is None or settings.bucket is None:
         missing = "region" if region is None else "bucket"
-        on_progress(f"no {missing} is configured; values that only AWS knows are left open")
+        on_progress(f"no {missing} is configured; values that only AWS knows remain unresolved")
         return None
     aws = AwsSession(region, settings.aws_profile)
     try:
         aws.credentials()
     except AwsCredentialsError as error:
-        on_progress(f"{error}; values that only AWS knows are left open")
+        on_progress(f"{error}; values that only AWS knows remain unresolved")
         return None
     return aws

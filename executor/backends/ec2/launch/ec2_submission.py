@@ -67,12 +67,12 @@ def submit(
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Submitted:
     """Launch the job of `job_request`, or find the launch of an earlier call with the same job id. A job is
-    launched only once, however often and after whatever failure the call is repeated with its id.
+    launched only once, even if the call is repeated with the job's id after any failure.
 
     If EC2 has no capacity and the job is configured to wait for capacity, this function waits, unless the
-    listener's `on_wait` raises an error. A repeated call continues the same wait. Raises LaunchError after a
-    final refusal of EC2 (the job then has a result), UndecidedError if it is unknown whether the job was
-    launched, UsageError if the store has another job or another launch with this id.
+    listener's `on_wait` raises an error. A repeated call continues the same wait. Raises LaunchError after a final
+    refusal of EC2 (the job then has a result). Raises UndecidedError if it is unknown whether the job was launched.
+    Raises UsageError if the store has another job or another launch with this id.
     """
     listener = listener or SubmitListener()
     if job_id is not None:
@@ -109,7 +109,7 @@ def submit(
 
 
 class _Stage(Enum):
-    """How far the submission of a job id has come, by this or another submission."""
+    """Stage of the submission of a job id, which this or another process has reached."""
 
     UNLAUNCHED = auto()
     """No launch is recorded."""
@@ -143,7 +143,7 @@ class _Submission:
     """Whether this submission has written the job."""
 
     def look(self) -> _Stage:
-        """Read the job's stage from the store. Raises LaunchError, RecordError, UsageError if the store has
+        """Read the job's stage from the store. Raises LaunchError, RecordError, and UsageError if the store has
         another job of this id."""
         if self.record.exists():
             self.there = self.record.exact_job()
@@ -305,8 +305,7 @@ class _Submission:
         return self.there is not None and adopt(self.record, aws) is not None
 
     def _check_round(self, file: LaunchFile, longest: timedelta) -> None:
-        """Raise UsageError unless the stored launch `file` is a later round of the launch that this job began
-        with."""
+        """Raise UsageError unless the stored launch `file` is a later round of the job's first launch."""
         problem = problem_with_round(self.record, self._begun, file, deadman=longest, now=self.now())
         if problem is not None:
             raise UsageError(problem)
@@ -332,7 +331,7 @@ def _check_configured(job_request: JobRequest, settings: Settings) -> None:
     except UsageError as error:
         if job_request.on is not None:
             raise
-        raise UsageError(f"{error}; `--on local` runs it on this machine") from error
+        raise UsageError(f"{error}; `--on local` runs the benchmark on this machine") from error
 
 
 def _is_of_same_request(there: Job, job: Job, job_request: JobRequest) -> bool:

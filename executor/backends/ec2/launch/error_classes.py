@@ -26,12 +26,10 @@ class RetryAction(Enum):
     """What bai does next after an error of RunInstances."""
 
     NEXT_SUBNET = "another availability zone may have capacity"
-    STOP = "no other zone and no waiting helps: a person has to change something"
-    BACK_OFF = "the same again, later: nothing was launched"
+    STOP = "other zones and waiting do not help: a user has to change something"
+    BACK_OFF = "nothing was launched: repeat the same request later"
     GIVE_UP = "EC2 got no request, or one without valid credentials: nothing was launched"
-    AMBIGUOUS = (
-        "it may have been launched: the same request to the same zone again, until the answer is definite"
-    )
+    AMBIGUOUS = "EC2 may have launched machines: repeat the same request in the same zone until the answer is definite"
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class ErrorClass:
 
 
 def classify_error(error: Failure) -> ErrorClass:
-    """Return the meaning of `error`: an answer of RunInstances, or the reason why there was no answer."""
+    """Return the class of `error`, which is an answer of RunInstances or the reason why there was no answer."""
     if not isinstance(error, ClientError):
         return _without_answer(error)
     code, message = code_of(error), message_of(error)
@@ -63,7 +61,7 @@ def _classify(error: ClientError, code: str, message: str) -> tuple[RetryAction,
     if code in _CAPACITY or code.startswith(_INSUFFICIENT):
         return RetryAction.NEXT_SUBNET, Outcome.CAPACITY, ""
     if code in _THROTTLED:
-        return RetryAction.BACK_OFF, failed, "AWS asks to slow down"
+        return RetryAction.BACK_OFF, failed, "AWS throttles the requests"
     if code in _QUOTAS:
         return RetryAction.STOP, Outcome.QUOTA, _QUOTAS[code]
     meaning = _refusal(code, message)
@@ -108,9 +106,9 @@ def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
 
 
 _INSUFFICIENT = "Insufficient"
-"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). After an error of a
-shortage nothing was launched, whatever the HTTP status is. Spot has no code of its own, because RunInstances
-answers InsufficientInstanceCapacity for spot instances as well."""
+"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). An error with such a code means
+that nothing was launched, whatever the HTTP status is. RunInstances answers InsufficientInstanceCapacity for spot
+instances as well."""
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
@@ -119,7 +117,7 @@ _FREE_PLAN = "not eligible for free tier"
 InvalidParameterCombination, also has another meaning:
 https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
 _FREE_PLAN_ADVICE = (
-    "the account is on AWS's free plan, which takes few instance types; upgrade the plan under Billing, or take a type that "
+    "the account is on AWS's free plan, which allows few instance types; upgrade the plan under Billing, or use a type that "
     "`aws ec2 describe-instance-types --filters Name=free-tier-eligible,Values=true` lists"
 )
 
@@ -128,18 +126,18 @@ _QUOTAS = {
         "the account's vCPU quota for this kind of instance is used up (new accounts have 0 for G and P types); "
         "ask for more under Service Quotas › Amazon EC2, or take a smaller type"
     ),
-    "InstanceLimitExceeded": "the account may run no more instances; ask for more under Service Quotas",
+    "InstanceLimitExceeded": "the account's quota of instances is used up; ask for more under Service Quotas",
     "MaxSpotInstanceCountExceeded": "the account's quota of spot instances is used up; ask for more under Service Quotas, or run on demand",
-    "VolumeLimitExceeded": "the account may have no more volumes; delete some, or ask for more",
+    "VolumeLimitExceeded": "the account's quota of volumes is used up; delete volumes, or ask for more",
     "MaxIOPSLimitExceeded": "the account's quota of volume IOPS is used up; lower [aws.ec2.volume] iops",
-    "AddressLimitExceeded": "the account may have no more addresses",
+    "AddressLimitExceeded": "the account's quota of addresses is used up",
 }
 _REFUSALS = {
-    "PendingVerification": "AWS is still verifying this account for this region; it writes an e-mail when it is done, mostly within hours",
+    "PendingVerification": "AWS is still verifying this account for this region; AWS sends an e-mail after the verification, mostly within hours",
     "OptInRequired": "the image's terms must be accepted in the AWS Marketplace, or the region enabled, once for the account",
     "Blocked": "AWS has blocked this account; contact AWS Support",
-    "UnauthorizedOperation": "the credentials may not launch this; docs/iam.md has the policies (`aws sts decode-authorization-message` tells more)",
-    "InvalidAMIID.": "the image cannot be used; AMIs belong to one region, so check [aws.ec2] region, and that it is shared with you",
+    "UnauthorizedOperation": "the credentials do not allow the launch; docs/iam.md has the policies (`aws sts decode-authorization-message` shows details)",
+    "InvalidAMIID.": "the image cannot be used; an AMI belongs to one region, so check [aws.ec2] region, and whether the AMI is shared with you",
     "InvalidKeyPair.NotFound": "the key pair does not exist in this region; correct KeyName in [aws.ec2.run_instances]",
     "InvalidSubnetID.NotFound": "the subnet does not exist in this region; correct `subnets`",
     "InvalidSubnet": "the subnet cannot be used; correct `subnets`",

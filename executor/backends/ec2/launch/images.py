@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
 """Instance families without NVIDIA GPUs: families without accelerators, with other accelerators, or with
-AMD's GPUs. All other families may have NVIDIA GPUs."""
+AMD's GPUs. Families that do not match may have NVIDIA GPUs."""
 _ARM = re.compile(r"a1\.|[a-z]+[0-9]+[a-z]*g[a-z]*[.-]|p[0-9]+[a-z]*-gb")
 """Instance families with AWS's or NVIDIA's Arm processors:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
@@ -78,8 +78,8 @@ class InstanceType:
     ebs_mib_per_second: int | None
     """Maximum throughput to EBS (MiB/s); None if EC2 does not report the throughput."""
     gpus: int | None = None
-    """Number of NVIDIA GPUs, and of processes if the descriptor sets `processes_per_instance = "gpus"`. None
-    if the number was not looked up."""
+    """Number of NVIDIA GPUs, and of processes if the descriptor sets `processes_per_instance = "gpus"`; None if the
+    number was not looked up."""
     vcpus: int | None = None
     """Number of vCPUs that one instance uses of the account's quota; None if the number was not looked up."""
     efa_interfaces: int | None = None
@@ -125,7 +125,7 @@ def _automatic(kinds: Sequence[InstanceType]) -> str:
     if len(wanted) > 1:
         raise UsageError(
             f'{" and ".join(wanted.values())} need different images, so "auto" names none; write [aws.ec2] image, '
-            "or take types that need the same"
+            "or choose types that need the same image"
         )
     return f"ssm:{next(iter(wanted))}"
 
@@ -145,15 +145,15 @@ def find_image(reference: str, aws: AwsSession) -> Image:
         found = aws.ec2().describe_images(ImageIds=[image_id])["Images"]
     if not found:
         raise UsageError(
-            f"the image {image_id} does not exist in {aws.region}; AMIs belong to one region: check [aws.ec2] region "
-            f"({aws.region} now), and that it is shared with you"
+            f"the image {image_id} does not exist in {aws.region}; an AMI belongs to one region: check [aws.ec2] region "
+            f"({aws.region} now), and whether the AMI is shared with you"
         )
     return _image(found[0])
 
 
 def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
     """Return the image `image_id` if an earlier look-up of `reference` may have returned that image.
-    If it cannot have returned that image, return `now`, the image of the current look-up.
+    If the earlier look-up cannot have returned `image_id`, return `now`, the image of the current look-up.
 
     A public parameter names newer images over time, all of the same owner, but an AMI's id always names the
     same image. Raises AwsError.
@@ -214,21 +214,20 @@ def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
         if kind.gpus != 0:
             continue
         raise UsageError(
-            f'hardware.distributed.processes_per_instance: "gpus" is one process for each NVIDIA GPU, but {kind.name} has '
-            "none; write how many processes each machine starts (--set hardware.distributed.processes_per_instance=1), or take another "
+            f'hardware.distributed.processes_per_instance: "gpus" starts one process for each NVIDIA GPU, but {kind.name} has '
+            "no NVIDIA GPU; set a number (--set hardware.distributed.processes_per_instance=1), or choose another "
             + ("hardware.instance_type" if kind is first else "aws.ec2.instance_types")
         )
     for kind in others:
         if None not in (kind.gpus, first.gpus) and kind.gpus != first.gpus:
             raise UsageError(
-                f'aws.ec2.instance_types: {kind.name} has {kind.gpus} GPUs and {first.name} has {first.gpus}, and "gpus" '
-                "(hardware.distributed.processes_per_instance) is one process for each; take types with as many, or write how "
-                "many processes each machine starts"
+                f'aws.ec2.instance_types: {kind.name} has {kind.gpus} GPUs and {first.name} has {first.gpus}, but "gpus" '
+                "(hardware.distributed.processes_per_instance) needs types with the same number of GPUs; choose other types, or set a number"
             )
 
 
 def _parameter(name: str, aws: AwsSession) -> str:
-    """Return the AMI's id in a public parameter. Raises UsageError, AwsError."""
+    """Return the AMI's id from the public SSM parameter `name`. Raises UsageError, AwsError."""
     value: str | None = None
     unknown = tolerated("ParameterNotFound", "ParameterVersionNotFound", "ValidationException")
     with plain_errors(f"reading the parameter {name}", region=aws.region), unknown:
@@ -256,7 +255,7 @@ def _image(found: ImageTypeDef) -> Image:
     mappings = found.get("BlockDeviceMappings", [])
     ebs = {each.get("DeviceName", ""): each["Ebs"] for each in mappings if each.get("Ebs")}
     if root not in ebs:
-        raise UsageError(f"the image {image_id} has no EBS root volume; take one that has")
+        raise UsageError(f"the image {image_id} has no EBS root volume; choose an EBS-backed image")
     return Image(
         id=image_id,
         architecture=str(found.get("Architecture", "")),

@@ -1,13 +1,13 @@
 """Launches a job's instances exactly once, even if the launch is interrupted or repeated.
 
 `attempts/<n>/launch.json` is written with the whole request before the request is sent for the first time. A
-repeated launch sends that request, after `executor/backends/ec2/launch/repeat.py` has compared the request
-with one that the repeated launch would make. `refused/<k>.json` records that EC2 definitely refused candidate
-k. A repeated launch reads this record, and does not request candidate k again after EC2 has accepted another
-candidate. `launched.json` records the launch's result (`launch_decision.py`). If the machines need a security
-group of their own, the group is created after `launch.json` is written and before the first request. A job
-that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until
-`launched.json` exists.
+repeated launch sends the recorded request. Before that, `executor/backends/ec2/launch/repeat.py` compares the
+recorded request with the request that the repeated launch would make. `refused/<k>.json` records that EC2
+definitely refused candidate k. A repeated launch reads this record, and does not request candidate k again after
+EC2 has accepted another candidate. `launched.json` records the launch's result (`launch_decision.py`). If the
+machines need a security group of their own, the group is created after `launch.json` is written and before the
+first request. A job that waits for capacity is launched in rounds, each with a `launch.json` of its own
+(`waiting.py`), until `launched.json` exists.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def launch(
 ) -> Launched:
     """Launch the machines that `file` requests, or return these machines if they have already been launched.
 
-    deadman: longest run time of a machine of the job. No machine is launched if reapers would terminate it
-    before that time is over. begun_before: whether an earlier process may have sent the request. patience_s:
-    longest time for which one candidate is requested without a definite answer (seconds). on_progress: called
-    with a sentence about each next step. Raises LaunchError if the launch is refused for good (the job then
-    has a result), UndecidedError if there is no definite answer, NoCapacityError if a later round is due.
+    deadman: longest run time of a machine of the job. No machine is launched if reapers would terminate the machine
+    before `deadman` is over. begun_before: whether an earlier process may have sent the request. patience_s:
+    longest time for which one candidate is requested without a definite answer (seconds). on_progress: called with
+    a sentence about each next step. Raises LaunchError if the launch is refused for good (the job then has a
+    result). Raises UndecidedError if there is no definite answer. Raises NoCapacityError if a later round is due.
     """
     if (launched := decided_before(record, attempt=file.attempt, launch=file.number)) is not None:
         return launched
@@ -237,9 +237,9 @@ class _Launcher:
     def _ask(
         self, candidate: Candidate, *, begun_before: bool, server: Mapping[str, Any] | None = None
     ) -> tuple[tuple[str, ...] | ErrorClass, bool]:
-        """Repeat the request until EC2's answer is definite: either instances or a refusal. Return that
-        answer, and whether an earlier answer was indefinite. server: parameters of the server's request; if
-        None, the client's request is sent."""
+        """Repeat the request until EC2's answer is definite: either instances or a refusal. Return the definite
+        answer, and whether an earlier answer was indefinite. server: parameters of the server's request; if None,
+        the client's request is sent."""
         client, in_doubt = self.aws.no_retry_client(), False
         request = for_candidate(self.file.request, candidate, self.file.token)
         if server is not None:
@@ -297,8 +297,8 @@ class _Launcher:
                 found = adopt(self.record, self.aws, file=self.file)
             except AwsError as error:
                 raise UndecidedError(
-                    f"whether {self.file.job_id} was launched is not known: it is refused now ({refusal.sentence}), "
-                    f"and may have been accepted before: {error}. {_may_run(self.file)}"
+                    f"whether {self.file.job_id} was launched is not known: EC2 refuses the launch now ({refusal.sentence}), "
+                    f"but may have accepted an earlier request: {error}. {_may_run(self.file)}"
                 ) from error
             if found is not None:
                 return found
@@ -326,8 +326,7 @@ class _Launcher:
 
 
 def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
-    """Return whether waiting for capacity is useless, because no candidate was refused for lack of
-    capacity."""
+    """Return whether waiting for capacity is useless, because the refusals have other reasons."""
     if not refusals:
         return False
     last = {candidate.kind: why for candidate, why in refusals}
@@ -341,35 +340,35 @@ def _is_final(why: ErrorClass) -> bool:
 
 
 def _again(file: LaunchFile) -> str:
-    return f"Submit it again with --job-id {file.job_id}: it will run once"
+    return f"Submit the job again with --job-id {file.job_id}: the job will run only once"
 
 
 def _may_run(file: LaunchFile) -> str:
     """Return the advice for the user about a launch that EC2 may have accepted."""
     return (
-        f"A machine may run, and cost: `{command('status', file.job_id)}` looks, `{command('cancel', file.job_id, '--now')}` "
-        f"ends it. {_again(file)}"
+        f"A machine may be running, and cost money: `{command('status', file.job_id)}` shows the job, `{command('cancel', file.job_id, '--now')}` "
+        f"ends the job. {_again(file)}"
     )
 
 
 def _find_end(record: JobRecord) -> ErrorClass | None:
     """Return the reason why the job must not be launched any more; None if the job may still be launched."""
     if (result := record.result()) is not None:
-        sentence = f"it has ended before: {result.get('sentence')}".rstrip(".")
+        sentence = f"the job has already ended: {result.get('sentence')}".rstrip(".")
         return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Ended", sentence)
     if record.cancelled():
         return ErrorClass(
-            RetryAction.STOP, Outcome.CANCELLED, "Cancelled", "it was cancelled before it was launched"
+            RetryAction.STOP, Outcome.CANCELLED, "Cancelled", "the job was cancelled before it was launched"
         )
     return None
 
 
 def _expired(file: LaunchFile) -> ErrorClass:
-    """Return the refusal of a launch that is too late, because reapers would terminate the machines at
-    `expires`, before the job's time is over."""
+    """Return the refusal of a launch that is too late: reapers would terminate the machines at `expires`, before
+    the job's time is over."""
     sentence = (
-        f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
-        f"gone by {file.expires}, which is too early now. Submit it with a new job id"
+        f"the job was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; the deadline of its "
+        f"machines, {file.expires}, is now too early. Submit the job with a new job id"
     )
     return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, sentence)
 

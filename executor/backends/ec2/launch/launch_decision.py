@@ -1,4 +1,4 @@
-"""Records the result of a launch in `launched.json`: the instances, or the refusal. The file is written only
+"""Records the result of a launch in `launched.json`: the instances, or the refusal. `launched.json` is written only
 once, by the first process that has a result."""
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def accept(
     candidate: Candidate,
 ) -> Launched:
     """Record the instances that EC2 launched for `candidate`, unless another process has recorded the
-    launch's result. Return the recorded instances. file: record of the launch. If None, the first launch of
-    attempt 0.
+    launch's result. Return the recorded instances. file: record of the launch; None for the first launch of attempt
+    0.
     """
     later: dict[str, Any] = {}
     if file is not None and file.number:
@@ -91,9 +91,9 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     """Record and return the instances of this launch that EC2 shows; None if EC2 shows no instances of the
     launch. Raises BaiError.
 
-    file: record of the launch. If None, the first launch of attempt 0. The process that launched these
-    instances may have died before EC2's answer. If EC2 shows no instances, this proves nothing, because EC2
-    is eventually consistent.
+    file: record of the launch; None for the first launch of attempt 0. The process that launched the instances may
+    have died before EC2's answer. If EC2 shows no instances, this proves nothing, because EC2 is eventually
+    consistent.
     """
     attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
     found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=record.store.url, launch=number)
@@ -112,8 +112,8 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
 def _adopt_with_server(
     record: JobRecord, aws: AwsSession, found: Sequence[Instance], file: LaunchFile | None
 ) -> Launched | None:
-    """Record and return a client's machine with its server's machine in the same zone. Terminate a machine
-    whose counterpart is missing."""
+    """Record and return a client's machine with its server's machine in the same zone. Terminate a client's machine
+    without a server's machine, and a server's machine without a client's machine."""
     living = [each for each in found if each.living]
     pair = _client_and_server(living or found)
     if pair is None:
@@ -141,13 +141,13 @@ def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
         try:
             terminate_one(aws.ec2(), instance_id)
         except BaiError as error:
-            log.warning("%s; `bai status` tries it again", error)
+            log.warning("%s; `bai status` tries to terminate the machine again", error)
 
 
 def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record `wanted` as the launch's result, unless another process has recorded a result. If another
-    process has done so, use its result, and terminate the instances of `wanted` that are not in that
-    result."""
+    """Record `wanted` as the launch's result, unless another process has recorded a result. If another process has
+    recorded a result, use the recorded result, and terminate the instances of `wanted` that the recorded result
+    does not contain."""
     attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
     key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted

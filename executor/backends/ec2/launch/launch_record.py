@@ -31,8 +31,8 @@ from executor.backends.ec2.tags import need_time, parse_timestamp, tag_time
 VERSION = 1
 """Version of `launch.json`."""
 LAUNCH_WINDOW = timedelta(minutes=30)
-"""Time after a job's submission within which the job may be launched. The time is enough to request each of
-six zones for five minutes."""
+"""Time after a job's submission within which the job may be launched. Within this window, each of six zones can be
+requested for five minutes."""
 
 EXPIRED = "Expired"
 """Refusal code of an interrupted launch whose request is now too old to be sent."""
@@ -92,14 +92,14 @@ class LaunchFile:
     replaces: tuple[int, ...] = ()
     """Lost nodes that the machines of this launch replace."""
     token: str = ""
-    """Checksum of all other fields. A repeated submission recognises its own launch by the checksum; see
-    `sealed`."""
+    """Checksum of all other fields of the record. A repeated submission recognises its own launch by the checksum;
+    see `sealed`."""
     bai: str = __version__
-    """Version of `bai` that wrote the file. Another version may render the same job differently."""
+    """Version of `bai` that wrote the file. Another version of `bai` may render the same job differently."""
     version: int = VERSION
 
     def sealed(self) -> LaunchFile:
-        """Return this launch with the token that belongs to its fields."""
+        """Return this launch with its token, the checksum of all other fields."""
         table = json.dumps(self.as_table() | {"token": ""}, sort_keys=True)
         return replace(self, token=hashlib.sha256(table.encode()).hexdigest())
 
@@ -143,7 +143,7 @@ def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
         return file
     found = read_launch(record, attempt=file.attempt, number=file.round, launch=file.number)
     if found is None:
-        raise StoreError(f"{record.store.url}/{key} went away while it was read")
+        raise StoreError(f"{record.store.url}/{key} was deleted during the read")
     return found
 
 
@@ -180,8 +180,8 @@ def read_launch(
 
 
 def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[str, Any] | None:
-    """Return the content of `launched.json`: the instances, or no instances and the reason of the refusal.
-    None if the file does not exist yet. Raises StoreError, RecordError."""
+    """Return the content of `launched.json`: the instances, or no instances and the reason of the refusal; None if
+    the file does not exist yet. Raises StoreError, RecordError."""
     key = launch_key(record, attempt, launch, "launched.json")
     table = _read(record, key, _Decision)
     if table is not None and not table["instances"]:
@@ -333,7 +333,7 @@ def read_launch_table(
     version = table.get("version")
     if type(version) is int and version != VERSION:
         raise RecordError(
-            f"{where}: version {version} of a launch; this `bai` reads version {VERSION}. Use the one that wrote it"
+            f"{where}: version {version} of a launch; this `bai` reads version {VERSION}. Use the version of `bai` that wrote the launch"
         )
     for name, expected in (("version", VERSION), ("job_id", record.job_id)):
         if (found := table.get(name)) != expected or type(found) is bool:

@@ -131,14 +131,14 @@ class UserData:
 
     boot: Boot
     content: bytes
-    """At most 16,384 bytes, before base64."""
+    """Content of the user data: at most 16,384 bytes, before base64."""
 
 
 def launch_request(
     job: Job, resolved: Resolved, ec2: Ec2, *, user_data: bytes, expires: str
 ) -> dict[str, Any]:
     """Return the parameters of RunInstances without subnet and token, as JSON values; UserData is base64.
-    The first candidate's type and market are used.
+    The request contains the first candidate's type and market.
 
     One request launches all nodes of the job, or no node. For an elastic job the request launches as many
     nodes as EC2 has capacity for, but not fewer than the minimum. expires: the time in the tag for reapers.
@@ -230,7 +230,7 @@ def boot_limit(ec2: Ec2) -> timedelta:
 
     A boot takes minutes. The boothook powers the machine off if the guardian has not started after 30
     minutes, and each download is given up after 10 minutes (docs/boot.md). Init commands run before the first
-    heartbeat, and a machine whose boot failed may stay on for inspection.
+    heartbeat. A machine whose boot failed may stay on for inspection.
     """
     commands = len(ec2.init_commands) * _INIT_COMMAND
     kept = max(ec2.keep_on_failure or timedelta(), ec2.keep_after or timedelta())
@@ -241,7 +241,7 @@ def deadman(job: Job) -> timedelta:
     """Return the longest run time of a machine of `job`."""
     limits = job.limits
     if limits.max_runtime is None:
-        raise ValueError("a job on EC2 has a limit")
+        raise ValueError("a job on EC2 needs limits.max_runtime")
     longest = limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
     # A client's machine also waits until the job's server is ready.
     return longest + limits.join if job.server is not None else longest
@@ -273,7 +273,7 @@ def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) 
 
 
 def candidate_token(token: str, candidate: Candidate) -> str:
-    """Return the token of the launch of one candidate. Every repetition of that launch has the same token."""
+    """Return the token of the launch of one candidate. Every repetition of the launch has the same token."""
     wanted = f"{token} {candidate.subnet} {candidate.type} {candidate.market}"
     return hashlib.sha256(wanted.encode()).hexdigest()[:TOKEN_LIMIT]
 
@@ -314,22 +314,21 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
         return
     problem, _, known = found.generate_report().splitlines()[0].partition(", must be one of: ")
     close = difflib.get_close_matches(problem.split('"')[-2], known.split(", "), n=1) if known else []
-    hint = f'did you mean "{close[0]}"?' if close else "it takes what boto3's run_instances takes"
+    hint = f'did you mean "{close[0]}"?' if close else "use the parameters of boto3's run_instances"
     raise UsageError(f"[aws.ec2.run_instances]: {problem}; {hint}")
 
 
 def _too_large(boot: Boot, size: int) -> str:
-    """Return a message that names the part that makes the user data too large, and where to put that part
-    instead."""
+    """Return a message that names the part that makes the user data too large, and other places for that part."""
     sizes = [len(each.encode()) for each in boot.init_commands]
     if not sizes:
         return f"the user data has {size:,} bytes after compression, but EC2 accepts only {LIMIT:,}"
     rest = len(user_data(replace(boot, init_commands=())))
     number = sizes.index(max(sizes))
     return (
-        f"[aws.ec2] init_commands: the commands take {size - rest:,} bytes of the user data after compression, but EC2 leaves "
-        f"{LIMIT - rest:,} for them; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move the commands "
-        "into a script in the folder of [ml.script], called by benchmark_code, or into the image, or let one command download them"
+        f"[aws.ec2] init_commands: the commands take {size - rest:,} bytes of the user data after compression, but only "
+        f"{LIMIT - rest:,} bytes are left; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move the commands "
+        "into the image, or into a script in the folder of [ml.script] that benchmark_code calls, or download them with one command"
     )
 
 

@@ -1,5 +1,5 @@
-"""Makes the network interfaces of a launch's request, and moves parameters that EC2 accepts only there. The
-module does no I/O."""
+"""Makes the network interfaces of a launch's request, and moves the request's security groups and public address
+into the interfaces. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from executor.errors import UsageError
 def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     """Return the interfaces that give machines of `kinds` all Elastic Fabric Adapters of their type.
 
-    The first interface has an IP address, because a machine needs one. All further adapters have no address
-    (`efa-only`). Adapters without an address save addresses of the subnet, and keep Linux from sending
-    through the wrong interface: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
-    Raises UsageError if a type has no EFA, or if the types need different interfaces, because one request
-    serves all types.
+    The first interface has an IP address, because a machine needs one. All other adapters have no address
+    (`efa-only`). Adapters without an address save addresses of the subnet, and keep Linux from sending through the
+    wrong interface (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html). Raises UsageError
+    if a type has no EFA. One request serves all types, so UsageError is also raised if the types need different
+    interfaces.
     """
     first, *others = kinds
     wanted = _efa_interfaces(first)
     for kind in others:
         if _efa_interfaces(kind) != wanted:
             raise UsageError(
-                f'aws.ec2.efa: {kind.name} and {first.name} have different network cards, but efa = "all" writes the interfaces '
-                "of one; keep types with the same cards in aws.ec2.instance_types"
+                f'aws.ec2.efa: {kind.name} and {first.name} have different network cards, but efa = "all" needs the same cards '
+                "in all types; keep types with the same cards in aws.ec2.instance_types"
             )
     return wanted
 
@@ -59,8 +59,8 @@ def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
 
 
 def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move the request's security groups and public address into its network interfaces. If a request has
-    network interfaces, EC2 accepts both settings only there."""
+    """Move the request's security groups and public address into its network interfaces. If a request has network
+    interfaces, EC2 accepts security groups and public address only in the interfaces."""
     interfaces = request.get("NetworkInterfaces")
     if not interfaces:
         if public_ip is None:

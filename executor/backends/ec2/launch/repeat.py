@@ -1,10 +1,10 @@
 """Checks a stored launch before its request is sent again. The stored launch must equal the launch that this
 `bai` would make itself.
 
-Other users may have write access to the bucket, but the request in `launch.json` is sent with the credentials
-of the user who repeats the submission. To be safe, the launch is rendered again from the descriptor and the
-configuration. Only the launch's times, and results of look-ups that cannot be repeated (the image that a
-parameter named, the subnets that existed), are taken from the file.
+Other users may have write access to the bucket. The request in `launch.json` is sent with the credentials of the user
+who repeats the submission. So the launch is rendered again from the descriptor and the configuration, and compared
+with the file. Only two kinds of values are taken from the file: the launch's times, and results of look-ups that
+cannot be repeated (the image that a parameter named, the subnets that existed).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 
 _CLOCKS = timedelta(minutes=15)
-"""Longest time by which another submitter's clock may be ahead. AWS refuses requests whose time differs more
-from AWS's clock."""
+"""Longest time by which another submitter's clock may be ahead. AWS refuses a request if its time differs from AWS's
+clock by more than `_CLOCKS`."""
 
 
 def problem_with(
@@ -51,12 +51,12 @@ def problem_with(
     StoreError and the errors of `ours`.
     """
     where = f"{record.store.url}/{attempt_key(record, file.attempt, 'launch.json')}"
-    advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
+    advice = "Nothing was sent to EC2, and EC2 shows no machine of the job; submit the job with a new job id"
     if job is None:
-        return f"{where} exists without the job's job.toml, which no submission leaves behind. {advice}"
+        return f"{where} exists, but the job's job.toml, which is written first, is missing. {advice}"
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
-        return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
+        return f"{where} was written by {writer}, and only the same version can repeat the launch; this version is {__version__}. {advice}"
     # The version of `bai` is compared first, because another version may also have rendered the fields
     # differently. Machines that another version launched can still be looked up.
     check_job_bytes(record, job)
@@ -69,16 +69,16 @@ def problem_with(
     if not differing:
         return None
     return (
-        f"{where} holds another launch than the descriptor and the configuration make now: {differ(differing)}. {advice}, or with the "
-        "configuration that it was submitted with"
+        f"{where} is not the launch that the descriptor and the configuration make now: {differ(differing)}. {advice}, or with the "
+        "configuration of the first submission"
     )
 
 
 def problem_with_round(
     record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
 ) -> str | None:
-    """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if the
-    stored round is exactly the round that follows from `begun`."""
+    """Return the reason why the stored round `file` must not be sent; None if the stored round is exactly the round
+    that follows from the launch `begun`."""
     if file.wait is None or file.begun > now + _CLOCKS:
         differing = ["created"]
     else:
@@ -86,7 +86,7 @@ def problem_with_round(
     if not differing:
         return None
     where = f"{record.store.url}/{round_key(record, file.attempt, file.round, 'launch.json')}"
-    return f"{where} does not match launch.json: {differ(differing)}. Nothing was sent to EC2; submit it with a new job id"
+    return f"{where} does not match launch.json: {differ(differing)}. Nothing was sent to EC2; submit the job with a new job id"
 
 
 def differ(names: Sequence[str]) -> str:
@@ -136,7 +136,7 @@ def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[s
 
 
 def _text(value: object) -> str:
-    """Return a value's JSON, in which a tuple equals the stored list."""
+    """Return a value's JSON, so that a tuple equals a list with the same items."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -148,6 +148,6 @@ def check_job_bytes(record: JobRecord, job: Job) -> None:
     key = record.key("job.toml")
     if record.store.get(key) != job_toml(job).encode():
         raise UsageError(
-            f"{record.store.url}/{key} holds the job in other words than this `bai` writes: another version, or something "
-            "else, wrote it. Nothing was launched; submit it with a new job id"
+            f"{record.store.url}/{key} is not the file that this `bai` writes for the job: another version, or another "
+            "program, wrote it. Nothing was launched; submit the job with a new job id"
         )

@@ -173,7 +173,7 @@ def instance_types(descriptor: Descriptor) -> dict[str, str]:
         if _TYPE.fullmatch(name) is None:
             raise UsageError(
                 f'{key}: "{name}" is not an EC2 instance type; write one like "c7i.xlarge"'
-                + ("" if name != "local" else ', or instance_type = "…" into the configuration')
+                + ("" if name != "local" else ', or write instance_type = "…" into the configuration')
             )
     return found
 
@@ -279,8 +279,8 @@ def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
 
 
 def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return those `subnets` whose zones offer an instance type. Raises UsageError if no zone offers the
-    type, AwsError."""
+    """Return those `subnets` whose zones offer an instance type. Raises AwsError, and UsageError if no zone offers
+    the type."""
     offered = _zones_offering(instance_type, aws)
     places = tuple(
         Candidate(
@@ -295,7 +295,7 @@ def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSessio
     if not places:
         zones = ", ".join(sorted({each.get("AvailabilityZone", "") for each in subnets}))
         there = (
-            f"; it is offered in {', '.join(sorted(offered))}" if offered else " nor anywhere in the region"
+            f"; it is offered in {', '.join(sorted(offered))}" if offered else " or elsewhere in the region"
         )
         raise UsageError(f"{instance_type} is not offered in {zones}{there}. Take another zone or type")
     return places

@@ -1,11 +1,11 @@
 """Waits for capacity. If EC2 has no capacity for any candidate, all candidates are requested again in rounds,
 until a candidate has capacity or the wait ends.
 
-Each round is a launch with its own times and token, recorded before the round's request is sent. The first
-round is recorded as the attempt's `launch.json`, each later round as `rounds/<k>/launch.json`; each round has
-its own folder `refused/`. Only the last round can launch machines, so all rounds belong to one attempt. A
-round's start is computed from the start of the previous round, so that a resumed submission keeps its
-schedule. `waiting.json` shows the result of the latest round to users; no decision depends on it.
+Each round is a launch with its own times and token, recorded before the round's request is sent. The first round is
+recorded as the attempt's `launch.json`. Each later round is recorded as `rounds/<k>/launch.json`. Each round has
+its own folder `refused/`. Only the last round can launch machines, so all rounds belong to one attempt. A round's
+start is computed from the start of the previous round, so that a resumed submission keeps its schedule.
+`waiting.json` shows the result of the latest round to users; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pauses(whole: timedelta) -> tuple[timedelta, timedelta]:
 
 
 def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
-    """Return the start of the round after the round that began at `created`. The last round starts when the
+    """Return the start of the next round. created: the start of the current round. The last round starts when the
     wait ends.
 
     Each pause is shortened by up to two fifths, by a different amount for each job and round. The different
@@ -67,13 +67,13 @@ def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
 
 
 def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return the launch of the round that follows the round `file` and begins now."""
+    """Return the launch of a new round that begins now. file: the previous round."""
     return as_round(file, file.round + 1, now=now, deadman=deadman)
 
 
 def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return round `number` of a launch that waits for capacity, beginning now. Only the times and the token
-    differ from `file`."""
+    """Return round `number` of a launch that waits for capacity, beginning now. The returned launch differs from
+    `file` only in the times and the token."""
     if file.wait is None:
         raise ValueError("a launch that does not wait has one round")
     expires = expires_at(now, deadman)
@@ -100,7 +100,7 @@ def no_capacity(
     capacity."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
     what = f"no zone has room for {type_names(file.candidates)}"
-    sentence = f"{what} ({tried})" if tried else "the last round of requests was cut short"
+    sentence = f"{what} ({tried})" if tried else "the last round of requests was interrupted"
     codes = "\n".join(f"{each.subnet} {each.type} {each.market} {why.code}" for each, why in refusals)
     return CapacityWait(
         job_id=file.job_id,
@@ -121,7 +121,7 @@ def plan_sentence(wait: Wait) -> str:
         if first < longest
         else f"every {_rounded(first)}"
     )
-    return f"If no zone has room, all zones are asked again {often}, for {format_duration(whole)}"
+    return f"If no zone has capacity, all zones are requested again {often}, for {format_duration(whole)}"
 
 
 def _rounded(pause: timedelta) -> str:

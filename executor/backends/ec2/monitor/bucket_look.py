@@ -1,8 +1,8 @@
 """Checks all unattended jobs of a bucket, and does everything that is due for these jobs and their machines.
 
-`bai reap`, the service and an account's watcher use this check. The check needs no Kafka, and covers each
-region with launches. A check may be killed between any two steps, and several checks may run at once. Each
-check decides anew what is due. Conditional writes to the store decide which check's result or launch counts.
+`bai reap`, the service and an account's watcher use this module. The check needs no Kafka, and covers each region
+with launches. A check may be killed between any two steps, and several checks may run at once. Each check decides
+anew what is due. Conditional writes to the store ensure that only one check writes a result or a launch.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ from executor.records.reading import result_of
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Maximum number of regions that are queried in parallel, and of jobs that are checked in parallel after
-that."""
+"""Maximum number of regions that are queried in parallel, and of jobs that are checked in parallel."""
 _FORGOTTEN = timedelta(days=1)
-"""Age at which the mark of a job that was never launched is removed, because its interrupted submission can
-no longer be repeated with the same job id."""
+"""Age at which the mark `.watched/<job-id>` of a job that was never launched is removed. At this age, the
+interrupted submission can no longer be repeated with the same job id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ class BucketLook:
 
     settings: Settings
     store: JobStore | None
-    """Store of the jobs. If None, only expired machines are found."""
+    """Store of the jobs; None to find only expired machines."""
     kind: Looker
     every: timedelta | None = None
     """Time between two checks; None if unknown."""
@@ -81,10 +80,10 @@ class BucketLook:
     listener: LookListener = field(default_factory=LookListener)
     dry_run: bool = False
     blind: str | None = None
-    """Reason why the last check could not read the list of jobs; None if it could."""
+    """Reason why the last check could not read the list of jobs; None if the check could read the list."""
     _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
     _unattended: UnattendedJobs | None = None
-    """The jobs without a mark to be watched, such as those of an earlier version; None if the store cannot be
+    """Jobs without a mark `.watched/<job-id>`, such as jobs of an earlier version; None if the store cannot be
     read."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -122,7 +121,7 @@ class BucketLook:
             named = named_regions(self.store)
             self._keep_watched(self.store, attended)
         except StoreError as error:
-            self.blind = f"the jobs, and other regions with launched ones, are unknown: {error}"
+            self.blind = f"the jobs, and the other regions with jobs, are unknown: {error}"
             self._trouble(self.blind)
             return []
         self._unattended = UnattendedJobs(store=self.store, aws=self._aws, attended={*attended, *self._jobs})
@@ -208,8 +207,8 @@ class BucketLook:
             self._trouble(f"{job_id}: {error}")
         except Exception as error:
             # A bug that one job triggers must not stop the checks of the other jobs.
-            log.exception("a look at %s failed by a defect", job_id)
-            self._trouble(f"{job_id}: a look at it failed by a defect: {error!r}")
+            log.exception("the check of %s failed because of a bug", job_id)
+            self._trouble(f"{job_id}: the check failed because of a bug: {error!r}")
         finally:
             job.store.forget()
 
@@ -231,7 +230,7 @@ class BucketLook:
             self._said(job_id, found.inferred.sentence)
         if launched:
             were = "was" if len(launched) == 1 else "were"
-            self._said(job_id, f"{', '.join(launched)} {were} launched for it")
+            self._said(job_id, f"{', '.join(launched)} {were} launched for the job")
         if found.unlaunched:
             self._said(job_id, found.unlaunched)
 

@@ -7,8 +7,7 @@ A job with a result has ended and needs no diagnosis, so the store is read first
 |---|---|
 | unlaunched | no instance yet, because the submission is still in progress |
 | waiting | no instance yet, because no zone has capacity; all candidates are requested again |
-| abandoned | no instance, and none will be launched, because the submission was interrupted, and only a
-repeated submission continues it |
+| abandoned | no instance, because the submission was interrupted; only a repeated submission launches the job |
 | pending | EC2 has accepted the launch; a machine is being started |
 | booting | a machine runs, but its agent has not reported yet |
 | running | the agents' heartbeats are recent, and their machines exist |
@@ -113,13 +112,13 @@ def _out_of_time(observation: Observation) -> Diagnosis | None:
         return None
     return Diagnosis(
         JobStage.UNKNOWN,
-        "The job's time is up, nothing is heard of it, and EC2 could not be asked for its machines: "
-        "look again with credentials that may do so.",
+        "The job's deadline has passed, its agents are silent, and EC2 could not be queried: "
+        "check again with credentials that may query EC2.",
     )
 
 
 def _without_ec2(observation: Observation) -> Diagnosis:
-    return _by_signs(observation, why="EC2 could not be asked")
+    return _by_signs(observation, why="EC2 could not be queried")
 
 
 def _machines_gone(observation: Observation) -> Diagnosis | None:
@@ -159,8 +158,8 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
     """Diagnose a job of several nodes whose machines have been silent for so long that they must be hanging,
     or have lost their network for good.
 
-    An agent that cannot reach the store ends its node. If the other agents can reach the store, the agent
-    does so after `peer_silence`.
+    An agent that cannot reach the store ends its node. The agent ends its node after `peer_silence` if the other
+    agents can reach the store.
     """
     if observation.nodes == 1:
         return None
@@ -272,7 +271,7 @@ def _not_shown_yet(observation: Observation) -> Diagnosis | None:
     signs = observation.signs.values()
     if not signs or (observation.launch_age is not None and any(age > STALE for age in signs)):
         return None
-    return _by_signs(observation, why="EC2 does not show its machine")
+    return _by_signs(observation, why="EC2 does not show the machine")
 
 
 def _never_launched(observation: Observation) -> Diagnosis | None:
@@ -302,7 +301,7 @@ def _vanished(observation: Observation) -> Diagnosis:
             Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
         )
     return _abandoned(
-        observation, f"The launch was cut short {span(observation.launch_age or CONSISTENT)} ago"
+        observation, f"The launch was interrupted {span(observation.launch_age or CONSISTENT)} ago"
     )
 
 
@@ -311,7 +310,7 @@ def _is_late(observation: Observation) -> bool:
 
 
 def _given_up(observation: Observation, lost: list[Instance]) -> bool:
-    """Return whether the remaining nodes will not write a result after a machine was `lost`.
+    """Return whether no remaining node will write a result after the machines `lost` were lost.
 
     The agents of the remaining nodes detect the loss, end the benchmark and write the result, unless these
     agents are silent or take too long.
@@ -334,9 +333,9 @@ def _unlaunched(observation: Observation) -> Diagnosis:
     if _forgotten(observation):
         return _abandoned(
             observation,
-            f"The submission was cut short {span(observation.written or ABANDONED)} ago, before the launch",
+            f"The submission was interrupted {span(observation.written or ABANDONED)} ago, before the launch",
         )
-    return Diagnosis(JobStage.UNLAUNCHED, "The job is written down and not launched yet.")
+    return Diagnosis(JobStage.UNLAUNCHED, "The job is recorded, but not launched yet.")
 
 
 def _forgotten(observation: Observation) -> bool:
@@ -346,11 +345,11 @@ def _forgotten(observation: Observation) -> bool:
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
     # No outcome is inferred, because a result would prevent a repeated submission, and would break a
     # submission that is only slow.
-    advice = f"submit it again with --job-id {observation.job_id}, and the job continues"
+    advice = f"submit the job again with --job-id {observation.job_id}, and the job continues"
     if observation.waiting is not None:
         what = f"{what} while the job waited for capacity ({observation.waiting})"
     elif observation.launch_age is not None and observation.launch_age > LAUNCH_WINDOW:
-        advice = "submit it again with a new job id"
+        advice = "submit the job again with a new job id"
     return Diagnosis(JobStage.ABANDONED, f"{what}, and nothing runs; {advice}.")
 
 
@@ -359,19 +358,19 @@ def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
     if not observation.signs:
         if observation.launch_age is None and _forgotten(observation):
             return _unlaunched(observation)
-        return Diagnosis(JobStage.PENDING, f"Its agent has not reported yet, and {why}.")
+        return Diagnosis(JobStage.PENDING, f"The agent has not reported yet, and {why}.")
     oldest = observation.silence
     if oldest > STALE:
         return Diagnosis(
             JobStage.SILENT,
-            f"Its agent has sent no heartbeat for {span(oldest)}, and {why}.",
+            f"The agent has sent no heartbeat for {span(oldest)}, and {why}.",
         )
     if observation.unreported:
         return Diagnosis(
             JobStage.BOOTING,
             f"{len(observation.signs)} of {observation.nodes} agents have reported; {why}.",
         )
-    return Diagnosis(JobStage.RUNNING, f"Its agent sent a heartbeat {span(oldest)} ago; {why}.")
+    return Diagnosis(JobStage.RUNNING, f"The agent sent a heartbeat {span(oldest)} ago; {why}.")
 
 
 def _gone(outcome: Outcome, sentence: str) -> Diagnosis:

@@ -164,8 +164,8 @@ def kept_machines(
     monitor: JobMonitor, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
     """Return a sentence about those machines of an ended job that stay on for inspection. The sentence says
-    until when the machines stay on, what they cost, and which command releases them. None if no machine stays
-    on, or EC2 cannot be queried. Raises StoreError, DescriptorError.
+    until when the machines stay on, what they cost, and which command releases them. Returns None if no machine
+    stays on, or if EC2 cannot be queried. Raises StoreError, DescriptorError.
     """
     there = _kept(monitor, result)
     if not there:
@@ -176,8 +176,11 @@ def kept_machines(
     hourly, _ = price(first.type, settings.prices, aws, operation=first.operation, tenancy=first.tenancy)
     cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
     if not kept:
-        return f'{which} still there, as [end] power = "stay" has it{cost}', None
-    release = NextStep(("release", monitor.record.job_id), f"lets {'it' if len(there) == 1 else 'them'} go")
+        return f'{which} still on, because of [end] power = "stay"{cost}', None
+    release = NextStep(
+        ("release", monitor.record.job_id),
+        f"releases the {'machine' if len(there) == 1 else 'machines'} from inspection",
+    )
     return f"{which} kept for inspection{_until(monitor, result, kept)}{cost}", release
 
 

@@ -59,8 +59,8 @@ class InstanceWatcher:
         return self._news(found.sentence)
 
     def _runs_surely(self, now: float) -> bool:
-        """Return whether recent writes to the store prove that the job runs. The writes of an elastic job
-        prove nothing, because they do not show whether nodes were lost."""
+        """Return whether recent writes to the store prove that the job runs. For an elastic job, recent writes are
+        no proof, because writes do not show whether nodes were lost."""
         return now - self._heard < _NEWS_HOLDS_S and not self.monitor.is_elastic
 
     def _news(self, sentence: str) -> str | None:

@@ -56,15 +56,17 @@ def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome
     least, reason = elastic.min_nodes, why.sentence.removesuffix(".")
     if waited < elastic.wait:
         rest = span(elastic.wait - waited)
-        sentence = f"No machine is left, and the job waits for at least {least} for {rest} more: {reason}."
+        sentence = (
+            f"No machine is left. The job waits for nodes (at least {least}) for {rest} more: {reason}."
+        )
         return Diagnosis(JobStage.PARKED, sentence, terminate=observation.stopped)
-    sentence = f"0 of at least {least} nodes were left for {format_duration(elastic.wait)}: {reason}."
+    sentence = f"The job had 0 of at least {least} nodes for {format_duration(elastic.wait)}: {reason}."
     return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=why.rank), observation)
 
 
 def nodes_hang(observation: Observation) -> Diagnosis | None:
-    """Diagnose an elastic job some of whose machines have been silent for so long that they must be hanging,
-    or have lost their network for good. The other nodes continue without these machines."""
+    """Diagnose an elastic job if some of its machines have been silent for so long that they must be hanging, or
+    have lost their network for good. The other nodes continue without the silent machines."""
     elastic = observation.elastic
     if elastic is None:
         return None

@@ -52,7 +52,7 @@ class Leftovers:
         said = []
         if self.lost:
             which = ", ".join(f"{each.id} (node {each.index})" for each in self.lost)
-            said.append(f"{which} sent no heartbeat any more and {is_are(self.lost)} being terminated")
+            said.append(f"{which} stopped sending heartbeats and {is_are(self.lost)} being terminated")
         if self.hung:
             said.append(
                 f"{_ids(self.hung)} {is_are(self.hung)} still on, {span(self.since)} after the job's end, and "
@@ -62,8 +62,8 @@ class Leftovers:
             until = "" if self.expires is None else f"; the deadline is {self.expires:%Y-%m-%d %H:%M} UTC"
             said.append(
                 f"{_ids(self.working)} still {'sends' if len(self.working) == 1 else 'send'} heartbeats {span(self.since)} "
-                f"after the job's result was written, which another machine may have done; nothing is terminated{until}, and "
-                f"`bai cancel {self.job_id} --now` ends it before"
+                f"after the job's result was written, possibly by another machine; nothing is terminated{until}, and "
+                f"`bai cancel {self.job_id} --now` terminates the job's machines earlier"
             )
         return "; ".join(said) or None
 
@@ -86,7 +86,7 @@ def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
 def _sort(
     found: Leftovers, monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> Leftovers:
-    """Return `found` with each of the existing machines `there` added to one of its categories."""
+    """Return `found` with the existing machines `there` sorted into the categories of `Leftovers`."""
     keep = _keep_time(monitor, result)
     lost = _given_up(monitor, result, there, now_ms) if not keep else ()
     rest = [each for each in there if each not in lost]
@@ -110,8 +110,8 @@ def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
 
 
 def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
-    """Return whether this module must check the job's machines. After their deadline, `bai reap` and every
-    other command terminate the machines anyway."""
+    """Return whether this module must check the job's machines. `bai reap` and every other command terminate
+    machines after their deadline anyway."""
     expires = monitor.expires
     is_due = expires is not None and now <= expires + OVERDUE
     return is_due and monitor.job.end.power is not Power.STAY
@@ -127,8 +127,8 @@ def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = Fal
 
 
 def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
-    """Terminate machines that remain after a job; return a sentence about the machines, or about the error.
-    None if no machine remains."""
+    """Terminate machines that remain after a job; return a sentence about the machines, or about the error; None if
+    no machine remains."""
     try:
         return end_leftovers(monitor, result).sentence()
     except BaiError as error:
@@ -138,8 +138,7 @@ def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
 def _given_up(
     monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> tuple[Instance, ...]:
-    """Return the silent machines of nodes that the job gave up. The machine of a node that the job gave up
-    hangs, or has lost its network."""
+    """Return the silent machines of nodes that the job gave up. Such a machine hangs, or has lost its network."""
     if not result.lost:
         return ()
     signs = AttemptRecord(monitor.record, monitor.attempt).signs_of_all()

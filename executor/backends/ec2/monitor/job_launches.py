@@ -36,12 +36,12 @@ class KnownLaunch:
     decided: datetime | None = None
     """Time of EC2's definite answer; None if EC2 has not answered yet."""
     instance: str | None = None
-    """Id of the launch's machine. None if EC2 refused the launch, or has not answered yet."""
+    """Id of the launch's machine; None if EC2 refused the launch, or has not answered yet."""
     refusal: str = ""
     """Code of EC2's refusal; empty if EC2 has not refused the launch."""
     lasting: str = ""
-    """Reason of a refusal that lasts until a user changes something, as a sentence without its dot; empty for
-    any other refusal, such as no capacity."""
+    """Reason of a refusal that only a user can resolve, as a sentence without a full stop; empty for any other
+    refusal, such as no capacity."""
 
     @property
     def is_open(self) -> bool:
@@ -98,15 +98,15 @@ class JobLaunches:
 
 
 class LaunchReader:
-    """Reads the launches of one job repeatedly. Decided launches are read only once. All methods raise
-    StoreError, RecordError."""
+    """Reads the launches of one job repeatedly. A launch is read only once after its result is known. All methods
+    raise StoreError, RecordError."""
 
     def __init__(self, record: JobRecord, attempt: int) -> None:
         self._record, self._attempt = record, attempt
         self._decision: Mapping[str, Any] = {}
         self._first: Mapping[str, Any] | None = None
         self._last: Mapping[str, Any] | None = None
-        """Record of the last round of a wait for capacity, if the launch's result is known."""
+        """Record of the last round of the wait for capacity; None until the launch's result is known."""
         self._ended: int | None = None
         """Time of the first launch's last recorded step (ms UTC by the store's clock), if the launch's result
         is known."""
@@ -114,8 +114,8 @@ class LaunchReader:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The record of the first launch, in which the request contains only MaxCount. None before the launch
-        record is written, and if a user launched the machines by hand.
+        """The record of the first launch; None before the record is written, and if a user launched the machines by
+        hand. The record's request contains only MaxCount.
 
         If the job waits for capacity, the latest round's record is returned.
         """
@@ -139,8 +139,8 @@ class LaunchReader:
         return self._decision
 
     def waiting(self) -> str | None:
-        """Return the reason and the end of the job's wait for capacity; None if the job does not wait, or the
-        first round is still in progress."""
+        """Return the reason and the end of the job's wait for capacity; None if the job does not wait, or if the
+        wait's first round is still in progress."""
         if (self.launch or {}).get("wait") is None or self.decision:
             return None
         told = read_waiting(self._record, attempt=self._attempt)

@@ -27,13 +27,13 @@ OVERDUE = timedelta(minutes=15)
 """Maximum time between a machine's deadline and its own power-off, even if the machine stayed on for
 inspection."""
 UNREACHABLE = timedelta(minutes=15)
-"""Time without a heartbeat and with a failing status check of EC2 after which a machine counts as lost, if it
-is the only machine of a job with a fixed number of nodes. Silence alone does not prove the loss, because the
-agent of a single node continues while the job store is unreachable.
+"""Time after which a machine counts as lost if the machine writes no heartbeat and fails EC2's status check. The
+time applies only to the single machine of a job with a fixed number of nodes. Silence alone does not prove that the
+machine is lost, because the agent of a single node continues while the job store is unreachable.
 """
 POWER_OFF = timedelta(minutes=5)
-"""Time without a heartbeat, after a job or a node's part of it has ended, from which the machine's shutdown
-counts as hanging. Systemd usually gives each service 90 s to stop."""
+"""Time without a heartbeat after which a machine's shutdown counts as hanging. The time begins when the job, or the
+node's part of the job, has ended. Systemd usually gives each service 90 s to stop."""
 
 
 class JobStage(str, Enum):
@@ -58,11 +58,11 @@ class ElasticState:
     wait: timedelta
     """Longest time for which the job waits with too few nodes."""
     waiting: timedelta | None = None
-    """Time for which the job has waited for nodes, according to the newest decision that its nodes recorded.
-    None if the job does not wait, or if a node is alive."""
+    """Time for which the job has waited for nodes, according to the newest decision that its nodes recorded; None
+    if the job does not wait, or if a node is alive."""
     decided: InferredOutcome | None = None
-    """Outcome that the job's nodes recorded for the job. None if the nodes recorded no outcome, or if a node
-    is alive."""
+    """Outcome that the job's nodes recorded for the job; None if the nodes recorded no outcome, or if a node is
+    alive."""
     awaits: bool = False
     """Whether the job will get another machine."""
     replaces: bool = False

@@ -16,13 +16,14 @@ from executor.backends.ec2.monitor.job_launches import JobLaunches, KnownLaunch
 from executor.records.generation_status import is_ending, requested_nodes
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
-"""First and longest pause after a failed launch. The pause doubles with each consecutive failed launch."""
+"""Pause after the first failed launch, and the longest pause. The pause doubles with each consecutive failed
+launch."""
 LEAST_TIME = timedelta(minutes=10)
 """Minimum run time that a machine must have to be launched, in addition to the job's grace and drain
 times."""
 MOST_REFUSALS = 3
-"""Number of consecutive refusals after which no further request is sent, for refusals that only a user can
-resolve, such as terms of the Marketplace."""
+"""Number of consecutive refusals after which no further request is sent. Only refusals that a user must resolve
+count, such as terms of the Marketplace."""
 
 _USED_UP = "all replacements are used"
 _TOO_LATE = "too little time is left"
@@ -246,8 +247,8 @@ def _has_succeeded(attempt: AttemptRecord, node: int) -> bool:
 def _failed(
     attempt: AttemptRecord, launches: JobLaunches, living: Collection[int]
 ) -> tuple[KnownLaunch, ...]:
-    """Return the consecutive failed launches up to the latest one. A launch has failed if EC2 refused it, or
-    if its machine is gone and never joined the job. Raises StoreError."""
+    """Return the latest launches that failed one after the other. A launch has failed if EC2 refused it, or if its
+    machine is gone and never joined the job. Raises StoreError."""
     found: list[KnownLaunch] = []
     joined: Collection[int] | None = None
     for each in reversed([each for each in launches.later if not each.is_open]):
@@ -267,4 +268,4 @@ def _lasting_refusal(failed: Sequence[KnownLaunch]) -> str:
     last = failed[-MOST_REFUSALS:]
     if len(last) < MOST_REFUSALS or not all(each.lasting and each.refusal != _OF_CALLER for each in last):
         return ""
-    return f"EC2 has refused it {MOST_REFUSALS} times ({last[-1].lasting})"
+    return f"EC2 has refused the launch {MOST_REFUSALS} times ({last[-1].lasting})"

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from executor.backends.ec2.session import AwsSession
 
 _MARGIN = timedelta(seconds=60)
-"""Time that a cancelled job may take in addition to its grace and drain, for the agent's polling, the uploads
+"""Time that a cancelled job may take in addition to its grace and drain times, for the agent's polling, the uploads
 and the power-off."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
@@ -64,8 +64,8 @@ _CONSOLES = 4
 
 @dataclass(frozen=True)
 class JobMonitor:
-    """Monitor of one job on EC2. Only the job's descriptor is cached. Each observation queries everything
-    else again."""
+    """Monitor of one job on EC2. Only the job's descriptor is cached. Each observation queries all other facts
+    again."""
 
     record: JobRecord
     aws: Callable[[str | None], AwsSession]
@@ -73,7 +73,7 @@ class JobMonitor:
     clock: Callable[[str], int] = store_now
     """Returns the time (ms UTC) by the clock of the store at a URL."""
     replacer: Replacer | None = field(default=None, repr=False, compare=False)
-    """Launches the machines that the job lacks. If None, no machines are launched."""
+    """Launches the machines that the job lacks; None to launch no machines."""
 
     def observe(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
         """Return the diagnosis of the job. known: the job's instances, if EC2 has already described the
@@ -110,7 +110,7 @@ class JobMonitor:
             except AwsError as error:
                 # Machines could not be terminated. The diagnosis is still right, and the next check tries
                 # again.
-                sentence = f"{found.sentence} It could not be ended: {error}"
+                sentence = f"{found.sentence} The machines could not be terminated: {error}"
                 return replace(found, sentence=sentence, inferred=None, trouble=str(error))
         if found.inferred is not None:
             write_result(
@@ -241,8 +241,8 @@ class JobMonitor:
     def _observation(
         self, known: Sequence[Instance] | None, ask: bool
     ) -> tuple[Observation, str, MachineNeeds | None]:
-        """Return the observation, the reason why EC2 could not be queried, and the machine needs of an
-        elastic job if EC2 was queried."""
+        """Return the observation, the reason why EC2 could not be queried, and the machines that an elastic job
+        needs if EC2 was queried."""
         now = self.clock(self.record.store.url)
         launched, is_elastic = self._launches.decision, self.is_elastic
         launches = self._launches.read() if is_elastic else JobLaunches()
@@ -390,7 +390,7 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
 def _may_hang(observation: Observation, stage: JobStage) -> list[str]:
     """Return the id of the only machine of a job with a fixed number of nodes if the machine has written no
     heartbeat for longer than `UNREACHABLE`. EC2's status check then decides whether the machine is lost.
-    Otherwise, return an empty list."""
+    Return an empty list for any other job."""
     if stage is not JobStage.SILENT or observation.elastic is not None or observation.nodes > 1:
         return []
     return [each.id for each in observation.working if observation.silence > UNREACHABLE]
@@ -414,8 +414,8 @@ def _with_machines(
     """Return the observation, completed with the machines `found` that EC2 has described.
 
     ours: ids of the machines in the launch records. Without ids, all machines in `found` are the job's.
-    decided: launches whose results were read from the store. A machine of any other launch never counts as
-    surplus, because another process may have launched it after the store was read.
+    decided: launches whose results were read from the store. A machine of a launch outside `decided` never counts
+    as surplus, because another process may have launched the machine after the store was read.
     """
     mine = tuple(each for each in found if not ours or each.id in ours)
     known = {str(each) for each in decided}

@@ -1,9 +1,9 @@
 """Terminates expired machines that did not power off, and machines that no job needs any more. Expired
 machines are found only by their tags.
 
-A machine that no job needs either hangs after its job's end, or never ran its user data. The reaper finds
-such a machine long before its deadline. The reaper also deletes security groups that jobs of several machines
-leave behind.
+A machine that no job needs either hangs after its job's end, or never ran its user data. The reaper finds an
+unneeded machine long before the machine's deadline. The reaper also deletes security groups that jobs of several
+machines leave behind.
 
 Several reapers may run at once, started from a terminal, by cron or by a schedule, because machines can be
 terminated twice without harm. Only machines with bai's tags are checked.
@@ -53,9 +53,9 @@ _AT_ONCE = 8
 _JOBS_AT_ONCE = 8
 """Maximum number of jobs that are checked at the same time."""
 _STATES = ("pending", "running", "stopping", "stopped")
-"""States of machines that can be terminated. Machines in other states are already terminated or shutting
+"""States of machines that can be terminated. In any other state, a machine is already terminated or shutting
 down."""
-STILL_ON = "its job has ended, and it did not power itself off"
+STILL_ON = "the job has ended, but the machine did not power itself off"
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Reaped:
 
     @property
     def why(self) -> str:
-        """Return why the machine must be terminated, as text."""
+        """Return the reason why the machine must be terminated, as text."""
         since = f"{self.expires:%Y-%m-%d %H:%M} UTC" if self.expires else "?"
-        return self.reason or f"time was up at {since}"
+        return self.reason or f"the deadline passed at {since}"
 
 
 def overdue(instances: Sequence[Instance], *, now: datetime) -> list[Instance]:
@@ -97,9 +97,9 @@ def reap(
     jobs: UnattendedJobs | None = None,
     on_reaped: Callable[[Reaped], None] = lambda reaped: None,
 ) -> list[Reaped]:
-    """Terminate overdue machines, and machines that `jobs` no longer need. Return these machines; `on_reaped`
-    is called for each machine. Raises BaiError if EC2 cannot be queried. client_id: if set, only this
-    client's machines are terminated. If one machine cannot be terminated, the other machines are still
+    """Terminate overdue machines, and machines that `jobs` no longer need. Return the overdue and unneeded
+    machines; `on_reaped` is called for each machine. Raises BaiError if EC2 cannot be queried. client_id: if set,
+    only this client's machines are terminated. If one machine cannot be terminated, the other machines are still
     terminated.
     """
     filters: list[FilterTypeDef] = [
@@ -187,9 +187,7 @@ def _end(ec2: EC2Client, instance: Instance, *, dry_run: bool) -> str:
     """Terminate an overdue machine; return an empty text, or the reason why the machine cannot be
     terminated."""
     if instance.expires is None:
-        return (
-            f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is not a time; end it by hand'
-        )
+        return f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is not a time; terminate the machine by hand'
     if dry_run:
         return ""
     try:
@@ -226,7 +224,7 @@ class UnattendedJobs:
 
     def _of_job(self, job_id: str, machines: Sequence[Instance], *, dry_run: bool) -> list[Reaped]:
         due: Sequence[Instance] = ()
-        reason, trouble = "its job could not be looked at", ""
+        reason, trouble = "its job could not be checked", ""
         try:
             monitor = JobMonitor(JobRecord(self.store, job_id), self.aws)
             if (result := result_of(monitor.record)) is not None:

@@ -1,15 +1,14 @@
 """Launches machines for a running job, on behalf of the command that checks the job. Each folder
 `launches/<k>/` of the job records the launch of one machine.
 
-A process claims the next number k by a conditional put of `launch.json`. The request's token is computed from
-the content of that file. So if two processes check a job at the same time, only one of them launches
-machines. If a launch was interrupted between any two steps, the next check continues it and gets the same
-machine.
+A process claims the next number k by a conditional put of `launch.json`. The request's token is computed from the
+content of `launch.json`. So if two processes check a job at the same time, only one of them launches machines. If a
+launch was interrupted between any two steps, the next check continues it and gets the same machine.
 
-Other users may have write access to the bucket. To be safe, the job's first launch is rendered again from the
-stored descriptor and the configuration of the user who checks the job. If the rendered launch differs from
-the stored launch, nothing is launched. If both are equal, the first launch's request is sent with new times,
-and with tags and user data that name the new launch.
+Other users may have write access to the bucket. So the job's first launch is rendered again, from the stored
+descriptor and the configuration of the user who checks the job. If the rendered launch differs from the stored
+launch, nothing is launched. If the rendered launch equals the stored launch, the first launch's request is sent
+with new times. The tags and the user data of the new request name the new launch.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ LATE = timedelta(minutes=10)
 counts from the time when `launch.json` was written."""
 _PATIENCE_S = 20.0
 _RETRY_S = 300.0
-"""Time until the next attempt to render the first launch, after an attempt whose result must not be sent
-(seconds)."""
+"""Time between a failure to render the first launch and the next attempt (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +73,8 @@ class FirstLaunch:
 
     file: LaunchFile
     candidates: tuple[Candidate, ...]
-    """The candidate that EC2 accepted in the first launch, and the same candidate on demand if the descriptor
-    allows on-demand machines."""
+    """The candidate that EC2 accepted in the first launch. If the descriptor allows on-demand machines, also the
+    same candidate on demand."""
     boot: Boot
 
 
@@ -129,8 +127,8 @@ class Replacer:
     def _begin(
         self, job: Job, base: FirstLaunch, needs: MachineNeeds, aws: AwsSession, *, now: datetime
     ) -> None:
-        """Launch the machines that are due, one after the other. Raises LaunchError at the first refusal,
-        BaiError."""
+        """Launch the machines that are due, one after the other. Raises BaiError, and LaunchError at the first
+        refusal."""
         number, node, lost = needs.launches.next_number, needs.launches.next_node, list(needs.lost)
         for _ in range(needs.due.count):
             replaces = (lost.pop(0),) if lost else ()
@@ -153,7 +151,7 @@ class Replacer:
             # This launch's request is not sent any more, so it need not equal the request that this process
             # would make.
             if adopt(self.record, aws, file=file) is None:
-                why = "it was interrupted, and is too old to be sent"
+                why = "the launch was interrupted, and its request is too old to be sent"
                 expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
                 refuse(self.record, file, aws, expired)
             return
@@ -167,7 +165,7 @@ class Replacer:
             differing = [*differing, "created"]
         if differing:
             where = f"{self.record.store.url}/{self.record.job_id}/attempts/{file.attempt}/launches/{file.number}/launch.json"
-            raise UsageError(f"{where} does not follow from the first launch: {', '.join(differing)}")
+            raise UsageError(f"{where} does not match the first launch: {', '.join(differing)}")
         self._allow(job, file, aws, now=now)
         self._launch(job, file, aws, now=now, begun_before=True)
 
@@ -195,7 +193,7 @@ class Replacer:
         file = read_launch(self.record, attempt=job.job.attempt)
         decision = read_decision(self.record, attempt=job.job.attempt)
         if file is None or decision is None:
-            raise UsageError("its first launch is not recorded")
+            raise UsageError("the job's first launch is not recorded")
         boot, differing = self._compare(job, file, aws)
         accepted = read_latest_round(self.record, file)
         if not differing and accepted is not file:
@@ -203,17 +201,17 @@ class Replacer:
             differing = differences(accepted, ours)
         if differing:
             raise UsageError(
-                f"descriptor and configuration no longer make its first launch: {differ(differing)}"
+                f"descriptor and configuration no longer produce the job's first launch: {differ(differing)}"
             )
         return FirstLaunch(file=accepted, candidates=_candidates(accepted, decision), boot=boot)
 
     def _compare(self, job: Job, file: LaunchFile, aws: AwsSession) -> tuple[Boot, list[str]]:
-        """Return the inputs of the user data of the stored first launch, and the names of the fields in which
-        the newly rendered launch differs from the stored launch. Raises BaiError."""
+        """Render the first launch again. Return the inputs of the stored user data, and the names of the fields in
+        which the rendered launch differs from the stored launch. Raises BaiError."""
         if file.bai != __version__:
             raise UsageError(
-                f"version {json.dumps(file.bai)} of `bai` launched it, and this is {__version__}: only the same version can "
-                "launch more machines for it"
+                f"version {json.dumps(file.bai)} of `bai` launched the job, but this is {__version__}: only the same version can "
+                "launch more machines for the job"
             )
         check_job_bytes(self.record, job)
         plan = redraw(file, job, self.descriptor(), self.settings, aws, cache=cache_folder(os.environ))
@@ -260,8 +258,8 @@ def kept_replacer(record: JobRecord, settings: Settings) -> Replacer:
 
 
 def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidate, ...]:
-    """Return the candidate that EC2 accepted in the first launch, and the same candidate on demand if the
-    first launch would also have requested that one. Raises UsageError."""
+    """Return the candidate that EC2 accepted in the first launch. If the first launch had the same candidate on
+    demand, return that candidate, too. Raises UsageError."""
     wanted = {"subnet": "subnet", "zone": "az", "type": "type", "market": "market"}
     accepted = next(
         (
@@ -273,6 +271,6 @@ def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidat
         None,
     )
     if accepted is None:
-        raise UsageError("its launched.json names another place than its launch.json")
+        raise UsageError("the job's launched.json names a candidate that launch.json does not contain")
     on_demand = replace(accepted, market=ON_DEMAND)
     return (accepted, on_demand) if accepted != on_demand and on_demand in file.candidates else (accepted,)

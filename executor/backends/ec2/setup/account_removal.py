@@ -1,4 +1,4 @@
-"""Removes the resources that `account_setup` created in an account. If a call was interrupted, another call
+"""Removes the resources that `account_setup` created in an account. If a removal was interrupted, the next call
 completes the removal."""
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _ROLE_POLICY = "bai"
 
 
 def end_watcher(setup: AccountSetup) -> None:
-    """Delete the watcher. The watcher must be deleted before all other resources, because it uses them.
-    Raises UsageError if the watcher has launched a machine in the meantime."""
+    """Delete the watcher. The watcher must be deleted first, because the watcher uses all other resources. Raises
+    UsageError if the watcher has launched a machine in the meantime."""
     if setup.remove_watcher():
         check_machines(setup)
 
 
 def check_machines(setup: AccountSetup) -> None:
-    """Raise UsageError while machines of jobs exist."""
+    """Raise UsageError if machines of jobs exist."""
     bucket = setup.outputs().get("BucketName")
     if living := list(_living_machines(setup, bucket)):
         names = ", ".join(f"{each.id} ({region}, job {each.job_id})" for region, each in living[:5])
         more = f" and {len(living) - 5} more" if len(living) > 5 else ""
         raise UsageError(
-            f"machines of jobs are still on: {names}{more}; `bai cancel JOB --now` ends a job's, and `bai reap` those whose time is up"
+            f"machines of jobs are still on: {names}{more}; `bai cancel JOB --now` ends a job's machines, and `bai reap` ends machines past their deadline"
         )
 
 
@@ -98,7 +98,7 @@ def _strip(setup: AccountSetup, role: str) -> None:
     iam: Any = setup.aws.iam()
     inline: list[str] = []
     attached: list[Any] = []
-    with plain_errors(f"taking policies from the role {role}"):
+    with plain_errors(f"removing policies from the role {role}"):
         with tolerated("NoSuchEntity"):
             inline = iam.list_role_policies(RoleName=role)["PolicyNames"]
             attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]

@@ -1,4 +1,4 @@
-"""Sets an account up for jobs on EC2. If a call was interrupted, another call completes the setup.
+"""Sets an account up for jobs on EC2. If a setup was interrupted, the next call completes the setup.
 
 The setup consists of two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with
 everything that needs the bucket. An optional third stack, `NAME-watcher`, has the function that checks all
@@ -30,7 +30,7 @@ from executor.configuration.config import Settings
 from executor.errors import AwsError
 
 _PROFILE_KNOWN_S = 180.0
-"""Longest time until EC2 knows a new instance profile (seconds). Usually ten seconds are enough."""
+"""Longest time until EC2 knows a new instance profile (seconds). EC2 usually needs ten seconds."""
 _PROFILE_LOOK_S = 3.0
 _IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _TRIED_TYPE = "t3.micro"
@@ -71,8 +71,8 @@ class WatcherChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The user's choices for the setup. The stacks store all choices as their parameters, and the next `bai
-    setup` reads them from there."""
+    """The user's choices for the setup. The stacks store all choices as their parameters, and the next `bai setup`
+    reads the choices from the stacks."""
 
     name: str
     """Prefix of the names of all resources."""
@@ -138,7 +138,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountSetup:
-    """The setup of one name in one region. All methods raise BaiError."""
+    """The setup with the name `name` in one region. All methods raise BaiError."""
 
     settings: Settings
     name: str
@@ -152,7 +152,7 @@ class AccountSetup:
         return aws_session(self.settings)
 
     def stack(self, which: str) -> str:
-        """Return the name of a stack for its template's name."""
+        """Return the name of the stack that is made from the template `which`."""
         return f"{self.name}-{which}"
 
     @property
@@ -160,7 +160,7 @@ class AccountSetup:
         return [self.stack(which) for which in TEMPLATES]
 
     def present(self) -> Choices | None:
-        """Return the earlier choices; None if nothing is set up."""
+        """Return the choices of an earlier setup; None if nothing is set up."""
         found = {which: self.stacks.settled(self.stack(which)) for which in TEMPLATES}
         given: dict[str, str] = {}
         for state in found.values():
@@ -272,7 +272,8 @@ class AccountSetup:
     def check_code(self, archive: WatcherArchive) -> None:
         """Remove the watcher's function and raise AwsError if the function's code differs from the archive.
 
-        Anyone with write access to the bucket can replace the archive before Lambda reads it.
+        Anyone with write access to the bucket can replace the archive of the function's code before Lambda reads
+        the archive.
         """
         function, ours = self.stack(WATCHER), base64.b64encode(bytes.fromhex(archive.sha256)).decode()
         with plain_errors(f"reading the function {function}"):
@@ -281,25 +282,25 @@ class AccountSetup:
             return
         self.remove_watcher()
         raise AwsError(
-            f"the watcher is removed, because Lambda had other code than {archive.key} (sha256 in base64: {found}, expected {ours}): "
-            f"it was replaced in the bucket {self.outputs().get('BucketName')} after its upload. Find out who did, and then set the "
+            f"the watcher is removed, because the code in Lambda is not {archive.key} (sha256 in base64: {found}, expected {ours}): "
+            f"the archive was replaced in the bucket {self.outputs().get('BucketName')} after its upload. Find out who replaced the archive, and then set the "
             "watcher up again, with its limits"
         )
 
     def why_unreserved(self) -> str | None:
-        """Return why no concurrent execution can be reserved for the watcher's function; None if one can be
-        reserved. Without a reservation, two executions of the watcher may run at a time. Two executions at a
-        time cost nothing, and do not launch a machine twice."""
-        why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
+        """Return the reason why no concurrent execution can be reserved for the watcher's function; None if an
+        execution can be reserved. Without a reservation, two executions of the watcher may run at a time. Two
+        executions of the watcher at a time cost nothing, and do not launch a machine twice."""
+        why = f"AWS keeps {_UNRESERVED} concurrent executions in {self.aws.region} unreserved"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]
             free = limits["UnreservedConcurrentExecutions"]
             if free > _UNRESERVED:
                 return None
-            why = f"{why}, and {free:,} are not reserved"
+            why = f"{why}, and only {free:,} are unreserved"
         except FAILURES as error:
-            why = f"{why}, and whether there are more is unknown ({error})"
-        return f"no execution is reserved for the watcher, so two may run at a time, which is harmless: {why}"
+            why = f"{why}, and the account's limit is unknown ({error})"
+        return f"no concurrent execution is reserved for the watcher, so two executions may run at a time, which is harmless: {why}"
 
     def remove_watcher(self) -> bool:
         """Delete the watcher; return whether the watcher existed."""
@@ -331,11 +332,11 @@ class AccountSetup:
         try:
             image = self.aws.ssm().get_parameter(Name=_IMAGE_PARAMETER)["Parameter"]["Value"]
         except FAILURES as error:
-            self.say(f"whether EC2 knows the instance profile {profile} could not be tried: {error}")
+            self.say(f"no check whether EC2 knows the instance profile {profile} was possible: {error}")
             return
         while (refusal := self._refusal(profile, image)) is not None:
             if not is_unknown_profile(classify_error(refusal)):
-                self.say(f"whether EC2 knows the instance profile {profile} could not be tried: {refusal}")
+                self.say(f"no check whether EC2 knows the instance profile {profile} was possible: {refusal}")
                 return
             if self.clock() > deadline:
                 raise AwsError(f"EC2 does not know the instance profile {profile} yet: {refusal}")

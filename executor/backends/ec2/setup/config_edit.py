@@ -28,7 +28,7 @@ class ConfigEdit:
 
     @property
     def diff(self) -> list[str]:
-        """Return the changed lines with their context as a diff; empty without a change."""
+        """Return the changed lines with their context as a diff; empty if nothing changed."""
         lines = difflib.unified_diff(
             self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), lineterm=""
         )
@@ -71,7 +71,7 @@ def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
             f"{key} = {toml_value(value)}" if value is not None else f"no {key}"
             for key, value in values.items()
         )
-        raise UsageError(f"the configuration file {path} is too unusual to be changed; write there: {lines}")
+        raise UsageError(f"bai cannot edit the configuration file {path}; change the file by hand: {lines}")
     return ConfigEdit(path, before, after)
 
 

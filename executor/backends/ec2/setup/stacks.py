@@ -21,7 +21,8 @@ from executor.backends.ec2.session import code_of, is_denied, plain_errors
 from executor.errors import AwsError
 
 DEADLINE_S = 1200.0
-"""Longest time of one change of a stack (seconds). IAM and networks take one or two minutes."""
+"""Longest time of one change of a stack (seconds). A change of IAM resources or networks takes one or two
+minutes."""
 _LOOK_S = 3.0
 _EMPTY = frozenset({"REVIEW_IN_PROGRESS", "ROLLBACK_COMPLETE"})
 """States of a stack that was never created and can only be deleted."""
@@ -110,7 +111,7 @@ class Stacks:
         if state is not None and state.status in _UNUSABLE:
             raise AwsError(
                 f"the stack {name} is {state.status}: {self._failure(state.id)}; "
-                "`bai setup --remove` removes the rest of it"
+                "`bai setup --remove` removes the rest of the stack"
             )
         change_set = self.draw_name()
         with plain_errors(f"preparing the stack {name}"):
@@ -168,9 +169,9 @@ class Stacks:
         return state
 
     def forget(self, change: StackChange) -> None:
-        """Delete a change that the user declined. If a stack was created only for this change, delete that
-        stack as well."""
-        with plain_errors(f"forgetting a change of the stack {change.stack}"):
+        """Delete the change set of a change that the user declined. If the stack was created only for this change,
+        delete the stack as well."""
+        with plain_errors(f"deleting a change set of the stack {change.stack}"):
             self.cloudformation.delete_change_set(ChangeSetName=change.id, StackName=change.stack)
             if change.creates:
                 self.cloudformation.delete_stack(StackName=change.stack)
@@ -208,7 +209,7 @@ class Stacks:
     def _pause(self, deadline: float, sentence: str) -> None:
         if self.clock() > deadline:
             raise AwsError(
-                f"{sentence} after {DEADLINE_S / 60:.0f} minutes; the same command continues it later"
+                f"{sentence} after {DEADLINE_S / 60:.0f} minutes; run the same command again later to continue"
             )
         self.sleep(_LOOK_S)
 

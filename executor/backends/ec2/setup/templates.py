@@ -13,8 +13,8 @@ TEMPLATES = ("data", "account")
 """Templates of the stacks, in the order in which the stacks are created. The second template refers to the
 bucket of the first template."""
 WATCHER = "watcher"
-"""The template of an optional third stack. The code of the stack's function is in the bucket, and the
-function launches machines with the account's profile and groups."""
+"""The template of the watcher's stack, which is optional. The code of the stack's function is in the bucket, and
+the function launches machines with the account's profile and groups."""
 _PLACE = re.compile(r"^( *)PolicyDocument: # (\w+)\.json$", re.MULTILINE)
 _MOUNT = re.compile(r"^  MountTarget0:.*\n(?:    .*\n)*\n", re.MULTILINE)
 _WORDS = {

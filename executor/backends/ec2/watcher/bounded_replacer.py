@@ -48,18 +48,18 @@ class BoundedReplacer(Replacer):
             file.token != watched_token(self.record.store, self.record.job_id)
             or file.sealed().token != file.token
         ):
-            raise UsageError("its launch.json differs from the submitted one")
+            raise UsageError("the job's launch.json differs from the submitted launch")
         if file.bai != __version__:
             raise UsageError(
-                f"version {json.dumps(file.bai)} of `bai` launched it, and the watcher is of {__version__}: `bai setup` updates it"
+                f"version {json.dumps(file.bai)} of `bai` launched the job, but the watcher has version {__version__}: `bai setup` updates the watcher"
             )
         check_job_bytes(self.record, job)
         self.limits.check(file, aws.ec2(), store=self.record.store.url)
         return self._boot(job, file), []
 
     def _boot(self, job: Job, file: LaunchFile) -> Boot:
-        """Return the values from which the stored user data was made. Raises UsageError if rendering these
-        values does not give the same user data."""
+        """Return the values from which the stored user data was made. Raises UsageError if user data that is
+        rendered from the values differs from the stored user data."""
         stored = base64.b64decode(str(file.request.get("UserData")))
         found = {
             name: re.search(rf"^\s+{name}=(\S+)$", _readable(stored), re.MULTILINE)
@@ -69,7 +69,7 @@ class BoundedReplacer(Replacer):
         bundle = Bundle(url=url, sha256=sha256, size=0)
         made = make_user_data(job, ec2_table(self.descriptor()), bundle=bundle, region=region)
         if made.content != stored:
-            raise UsageError("its user data does not follow from its descriptor")
+            raise UsageError("the stored user data does not match the job's descriptor")
         return made.boot
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
@@ -92,11 +92,9 @@ class BoundedReplacer(Replacer):
             else:
                 known.append(hourly)
         if image.marketplace:
-            unknown.append(f"the software of {image.id} may cost something of its own")
+            unknown.append(f"the software of {image.id} may have its own price")
         if unknown:
-            raise UsageError(
-                f"the watcher has a limit of cost, and that of the machine is unknown: {unknown[0]}"
-            )
+            raise UsageError(f"the watcher has a cost limit, but the machine's cost is unknown: {unknown[0]}")
         return max(known) + volumes.hourly
 
     def _launch(

@@ -1,11 +1,11 @@
 """Records how much the machines that the watcher launches on one day may cost. The records are objects
 `DAY/LAUNCH~TRY=MICRODOLLARS` in a folder to which only the watcher can write.
 
-The watcher cannot delete objects, so it gives an amount back by writing another object with 0. The lowest
-amount of a try counts. The highest amount among the tries of a launch counts as the launch's cost. Two
-executions of the watcher may reserve amounts at the same time. Each execution reads the folder again after it
-has written its amount, so at least one of the two executions sees the other's amount. If the watcher is
-killed before it gives an amount back, the amount counts until the end of the day.
+The watcher cannot delete objects. To cancel the amount of a try, the watcher writes another object of the try with
+the amount 0. If a try has several objects, the lowest amount counts. The cost of a launch is the highest amount
+among the launch's tries. Two executions of the watcher may reserve amounts at the same time. Each execution reads
+the folder again after it has written its amount, so at least one of the two executions sees both amounts. If the
+watcher is killed before it cancels an amount, the amount counts until the end of the day.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DayLedger:
         if amount + spent > math.floor(self.most * _MICRO):
             raise UsageError(
                 f"the watcher may spend {self.most:,.2f} USD a day, the machines of this day cost {spent / _MICRO:,.2f} at most, and "
-                f"another one {amount / _MICRO:,.2f}; `bai setup --watcher` sets its limits"
+                f"another machine {amount / _MICRO:,.2f}; `bai setup --watcher` sets the limit"
             )
 
     def _noted(self, day: str) -> _Amounts:

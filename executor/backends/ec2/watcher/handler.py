@@ -41,7 +41,7 @@ _SCHEDULES = ("aws.events", "aws.scheduler")
 
 
 class LambdaContext(Protocol):
-    """The part that is used of https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
+    """The used part of Lambda's context: https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
 
     def get_remaining_time_in_millis(self) -> int: ...
 
@@ -101,7 +101,7 @@ class BucketWatcher:
             return {"batchItemFailures": []}
         self._look.every = _SELDOM if is_idle else _OFTEN
         if left := self._look.look(until=until):
-            log.warning("%d jobs are left for the next time", left)
+            log.warning("%d jobs are left for the next check", left)
         if self._look.blind is not None:
             raise StoreError(self._look.blind)
         # SQS need not deliver these messages again, even if jobs are left, because the schedule sends a new
@@ -134,8 +134,8 @@ def _is_only_schedule(event: Any) -> bool:
 
 
 def _events(event: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the events of a call. A queue message that contains no event of EC2 counts as an event without
-    content."""
+    """Return the events in the input of an invocation of the Lambda function. A queue message that contains no
+    event of EC2 counts as an event without content."""
     if not isinstance(event, dict):
         return [{}]
     records = event.get("Records")

@@ -2,7 +2,7 @@
 bucket can change them.
 
 Other users may write into the bucket. So the watcher launches machines only for a job whose
-`.watched/<job-id>` contains the token of the stored launch, and only within its limits. An instance can
+`.watched/<job-id>` contains the token of the stored launch, and only within the watcher's limits. An instance can
 change neither the token nor the limits.
 """
 
@@ -55,7 +55,7 @@ class LaunchLimits:
             ]
         if found:
             raise UsageError(
-                f"the watcher may not launch with {found[0]}; `bai setup --watcher` sets its limits"
+                f"the watcher may not launch with {found[0]}; `bai setup --watcher` sets the watcher's limits"
             )
 
     def _beyond(self, request: Mapping[str, Any]) -> Sequence[str]:
@@ -101,7 +101,7 @@ def _foreign_tags(file: LaunchFile, store: str) -> Sequence[str]:
 
 
 def read_limits(environment: Mapping[str, str]) -> LaunchLimits:
-    """Return the limits in the function's environment. Raises UsageError."""
+    """Return the watcher's limits, which the Lambda function's environment variables contain. Raises UsageError."""
     try:
         dollars = float(environment.get(DOLLARS) or 0)
     except ValueError:

@@ -584,7 +584,7 @@ def test_mounts_are_planned_as_written_and_their_needs_are_noted() -> None:
     ]
     first, second = mount_notes(job)
     assert first == (
-        "mounts: fs-0123456789abcdef0:/ at /efs; the image needs amazon-efs-utils, and the security group of the file system must "
-        "let the machines reach TCP port 2049"
+        "mounts: fs-0123456789abcdef0:/ at /efs; the image needs amazon-efs-utils, and the file system's security group must "
+        "allow TCP port 2049 from the machines"
     )
     assert "the image needs nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)" in second

@@ -84,12 +84,12 @@ def test_an_agent_is_restarted_at_most_three_times(tmp_path: Path) -> None:
         follow(job, agent, stream)
 
     assert agent.starts == 3
-    assert str(given_up.value) == "the agent died 4 times. Its log ends with: d is wrong"
+    assert str(given_up.value) == "the agent died 4 times. The agent's log ends with: d is wrong"
     assert given_up.value.next_step == NextStep(("resume", "digits-1"), "starts it again")
     assert notices(stream) == [
-        "the agent died; starting it again (1 of 3). Its log ends with: a is wrong",
-        "the agent died; starting it again (2 of 3). Its log ends with: b is wrong",
-        "the agent died; starting it again (3 of 3). Its log ends with: c is wrong",
+        "the agent died; starting it again (1 of 3). The agent's log ends with: a is wrong",
+        "the agent died; starting it again (2 of 3). The agent's log ends with: b is wrong",
+        "the agent died; starting it again (3 of 3). The agent's log ends with: c is wrong",
     ]
 
 
@@ -102,8 +102,8 @@ def test_an_agent_that_keeps_dying_at_start_is_not_restarted(tmp_path: Path) -> 
 
     assert agent.starts == 1
     assert str(given_up.value) == (
-        "the agent died again as soon as it was started, for a cause that has to be removed first. "
-        "Its log ends with: OSError: no room for .ready.1.tmp"
+        "the agent died again right after its start, so the cause has to be removed first. "
+        "The agent's log ends with: OSError: no room for .ready.1.tmp"
     )
 
 
@@ -163,7 +163,7 @@ def test_an_elastic_job_continues_without_a_node_whose_agent_keeps_dying(tmp_pat
     assert agent.starts == 3
     assert said == [
         *[None] * 3,
-        "the agent died 4 times. Its log ends with: d is wrong; the job goes on without it",
+        "the agent died 4 times. The agent's log ends with: d is wrong; the job continues without this node",
         *[None] * 2,
     ]
 

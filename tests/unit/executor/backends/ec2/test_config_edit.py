@@ -78,7 +78,7 @@ def test_an_unusual_file_is_refused_with_the_lines_to_write(tmp_path: Path, text
     path = tmp_path / "config.toml"
     path.write_text(text)
 
-    with pytest.raises(UsageError, match=r'write there: bucket = "b"'):
+    with pytest.raises(UsageError, match=r'change the file by hand: bucket = "b"'):
         edit_config(path, {"bucket": "b"})
     assert path.read_text() == text
 

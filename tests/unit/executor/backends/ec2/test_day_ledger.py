@@ -46,7 +46,7 @@ def test_launches_of_a_day_stay_within_the_limit_and_each_counts_once(store: Job
         ledger(store).reserve("one", 0.6, now=NOW)
 
     with pytest.raises(
-        UsageError, match=r"the machines of this day cost 0\.60 at most, and another one 0\.50"
+        UsageError, match=r"the machines of this day cost 0\.60 at most, and another machine 0\.50"
     ):
         ledger(store).reserve("two", 0.5, now=NOW)
     ledger(store).reserve("two", 0.4, now=NOW)

@@ -76,7 +76,7 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
     [
         (judged(launch_age=None, accepted=False), JobStage.UNLAUNCHED, "not launched"),
         (judged(accepted=False), JobStage.UNLAUNCHED, "being launched"),
-        (judged(accepted=False, launch_age=timedelta(hours=1)), JobStage.ABANDONED, "launch was cut short 1h ago"),
+        (judged(accepted=False, launch_age=timedelta(hours=1)), JobStage.ABANDONED, "launch was interrupted 1h ago"),
         (judged(accepted=False, launch_age=timedelta(hours=1)), JobStage.ABANDONED, "again with a new job id"),
         (judged(accepted=False, launch_age=timedelta(minutes=20)), JobStage.ABANDONED, "--job-id job-9"),
         (judged(launch_age=None, accepted=False, written=timedelta(minutes=9)), JobStage.UNLAUNCHED, "not launched"),
@@ -96,12 +96,12 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
         (judged(machine(), signs={0: FRESH}, cancelled=OLD), JobStage.ENDING, "cancelled"),
         (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=20)), JobStage.ENDING, "time is up"),
         (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=10)), JobStage.SILENT, "no heartbeat"),
-        (diagnose(Observation(now=NOW, instances=None, signs={0: FRESH})), JobStage.RUNNING, "could not be asked"),
-        (diagnose(Observation(now=NOW, instances=None, signs={0: OLD})), JobStage.SILENT, "could not be asked"),
-        (diagnose(Observation(now=NOW, instances=None)), JobStage.PENDING, "could not be asked"),
+        (diagnose(Observation(now=NOW, instances=None, signs={0: FRESH})), JobStage.RUNNING, "could not be queried"),
+        (diagnose(Observation(now=NOW, instances=None, signs={0: OLD})), JobStage.SILENT, "could not be queried"),
+        (diagnose(Observation(now=NOW, instances=None)), JobStage.PENDING, "could not be queried"),
         (diagnose(Observation(now=NOW, instances=None, expires=LATE)), JobStage.UNKNOWN, "credentials"),
-        (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: OLD})), JobStage.UNKNOWN, "time is up"),
-        (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: FRESH})), JobStage.RUNNING, "asked"),
+        (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: OLD})), JobStage.UNKNOWN, "deadline has passed"),
+        (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: FRESH})), JobStage.RUNNING, "queried"),
     ],
 )  # fmt: skip
 def test_each_observation_has_a_stage_and_a_sentence(found: Diagnosis, stage: JobStage, word: str) -> None:
@@ -157,7 +157,7 @@ PAST = NOW - timedelta(hours=1)
         (
             judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=BOOTED),
             Outcome.BOOT_FAILED,
-            "Its last step: python found",
+            "The machine's last step: python found",
         ),
         (
             judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=Console(end="no-python")),
@@ -245,7 +245,7 @@ LOGIN = Console(others_only=True, last_line="ip login:", ended_without_us="ip lo
     ("found", "word"),
     [
         (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, console=OTHERS), 'last line is "grub rescue>"'),
-        (judged(machine(age=timedelta(minutes=16)), boot_limit=HOUR, console=LOGIN), 'without it ("ip login:")'),
+        (judged(machine(age=timedelta(minutes=16)), boot_limit=HOUR, console=LOGIN), 'without the user data ("ip login:")'),
         (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, console=Console()), "its console is empty"),
         (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, unreadable={"i-0": DENIED}), "cannot be read (not allowed)"),
         (

@@ -158,7 +158,7 @@ def test_an_elastic_job_without_machines_waits_for_new_ones() -> None:
 
     assert (found.stage, found.inferred, found.terminate) == (JobStage.PARKED, None, ())
     assert found.sentence.startswith(
-        "No machine is left, and the job waits for at least 2 for 6m more: EC2 took"
+        "No machine is left. The job waits for nodes (at least 2) for 6m more: EC2 took"
     )
 
 
@@ -180,7 +180,7 @@ def test_the_wait_counts_from_the_decision_of_the_nodes() -> None:
     assert found.inferred is not None
     assert found.inferred.outcome is Outcome.PEER_LOST
     assert found.sentence.startswith(
-        "0 of at least 2 nodes were left for 10m: EC2 took the spot machine back"
+        "The job had 0 of at least 2 nodes for 10m: EC2 took the spot machine back"
     )
 
 

@@ -58,7 +58,7 @@ def test_init_commands_that_do_not_fit_into_user_data_are_named(tmp_path: Path) 
 
     (finding,) = findings(tmp_path, text)
 
-    assert "EC2 leaves" in finding.problem
+    assert "bytes are left" in finding.problem
     assert "init_commands" in finding.problem
 
 

@@ -139,7 +139,7 @@ def test_a_stored_version_is_shown_without_control_characters(record: JobRecord)
 
 
 def test_a_stored_launch_without_its_job_descriptor_is_refused(record: JobRecord) -> None:
-    assert "exists without the job's job.toml" in str(problem(record, OURS, job=None))
+    assert "exists, but the job's job.toml" in str(problem(record, OURS, job=None))
 
 
 def _touched(record: JobRecord) -> bytes:
@@ -152,7 +152,7 @@ def test_a_stored_job_descriptor_with_other_bytes_is_refused(
 ) -> None:
     record.store.put(record.key("job.toml"), content(record))
 
-    with pytest.raises(UsageError, match="other words"):
+    with pytest.raises(UsageError, match="is not the file that this `bai` writes"):
         problem(record, OURS)
 
 

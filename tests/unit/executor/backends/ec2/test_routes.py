@@ -41,7 +41,7 @@ def table(*, main: bool = False, subnet: str = "subnet-1", **route: str) -> dict
         (SUBNET, [table()], [{**GATEWAY, "State": "pending"}], None, False, "no route out"),
         (SUBNET, [table()], [{**GATEWAY, "RouteTableIds": ["rtb-2"]}], None, False, "no route out"),
         (SUBNET, [table(NatGatewayId="nat-1")], [], None, True, "nat-1"),
-        (SUBNET, [table(NatGatewayId="nat-1", State="blackhole")], [], None, False, "target is gone"),
+        (SUBNET, [table(NatGatewayId="nat-1", State="blackhole")], [], None, False, "without a target"),
         (SUBNET, [table(TransitGatewayId="tgw-1")], [], None, True, "tgw-1"),
         (SUBNET, [table(GatewayId="igw-1")], [], None, False, "no public address"),
         (PUBLIC, [table(GatewayId="igw-1")], [], None, True, "public addresses"),
@@ -66,7 +66,7 @@ def test_the_route_to_s3_or_the_missing_part_is_named(
 def test_for_a_route_through_a_nat_gateway_the_free_endpoint_is_suggested() -> None:
     route = route_to_s3(SUBNET, [table(NatGatewayId="nat-1")], [], public_ip=None, region="eu-central-1")
 
-    assert "each GB of it is paid for" in route.sentence
+    assert "AWS charges for each GB" in route.sentence
     assert route.todo == (
         "aws ec2 create-vpc-endpoint --region eu-central-1 --vpc-id vpc-1 --service-name com.amazonaws.eu-central-1.s3 "
         "--route-table-ids rtb-1"

@@ -108,7 +108,7 @@ def test_a_change_that_never_ends_is_abandoned_after_a_deadline() -> None:
     slow = SlowCloudFormation("REVIEW_IN_PROGRESS", "CREATE_IN_PROGRESS")
 
     with pytest.raises(
-        AwsError, match="still CREATE_IN_PROGRESS after 20 minutes; the same command continues it"
+        AwsError, match="still CREATE_IN_PROGRESS after 20 minutes; run the same command again"
     ):
         stacks(slow).carry_out(CHANGE)
 

@@ -109,8 +109,8 @@ def test_successive_launch_attempts_differ_only_in_times_and_token() -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (6 * 3600, "asked again after 30s, later every 5m, for 6h"),
-        (100, "asked again every 10s, for 1m40s"),
+        (6 * 3600, "requested again after 30s, later every 5m, for 6h"),
+        (100, "requested again every 10s, for 1m40s"),
     ],
 )
 def test_the_plan_says_how_long_the_job_waits_for_capacity(seconds: int, said: str) -> None:
@@ -131,7 +131,7 @@ def test_a_job_is_shown_as_waiting_until_its_launch_attempts_stop() -> None:
     assert "waits for capacity: no zone has room; until 2026-11-21 04:00 UTC." in diagnose(waits).sentence
     # no result, which would keep it from being taken up again
     assert (diagnose(left).stage, diagnose(left).inferred) == (JobStage.ABANDONED, None)
-    assert "submit it again with --job-id job-1, and the job continues" in diagnose(left).sentence
+    assert "submit the job again with --job-id job-1, and the job continues" in diagnose(left).sentence
     cancelled = diagnose(replace(left, cancelled=timedelta(hours=1))).inferred
     assert cancelled is not None
     assert cancelled.outcome is Outcome.CANCELLED

@@ -174,7 +174,7 @@ def test_a_folder_that_is_not_a_job_but_has_its_name_is_reported(
     (store.folder / "one").mkdir(parents=True)
     (store.folder / "one" / "mine.txt").touch()
 
-    with pytest.raises(StoreError, match=r"/one is in the way and holds no job; move it away"):
+    with pytest.raises(StoreError, match=r"/one already exists and holds no job; move the folder away"):
         submit(job_request, store, job_id="one")
 
     assert everything(store) == ["one", "one/mine.txt"]

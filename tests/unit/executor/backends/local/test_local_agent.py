@@ -100,15 +100,15 @@ def test_a_scale_that_was_killed_is_completed_by_resume(agents: Agents, backend:
     # Killed before it started an agent.
     agents.made.asks(3)
 
-    assert backend.resume(agents.made.record) == "its agent is running; started node 4"
-    assert backend.resume(agents.made.record) == "its agent is running"
+    assert backend.resume(agents.made.record) == "the job's agent is running; started node 4"
+    assert backend.resume(agents.made.record) == "the job's agent is running"
 
 
 def test_resume_starts_the_agent_of_a_killed_node(agents: Agents, backend: LocalBackend) -> None:
     agents.die(1)
     assert backend.status(agents.made.record).agent_alive
 
-    assert backend.resume(agents.made.record) == "its agent is running again"
+    assert backend.resume(agents.made.record) == "the job's agent is running again"
     assert agents.started == [1]
 
 
