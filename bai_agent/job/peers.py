@@ -51,7 +51,7 @@ class Peer:
     slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1
     """Number of the benchmark's processes on this node."""
     port: PortNumber = 0
-    """A port of the node that was free when the node joined. 0 if other nodes need no port of this node."""
+    """A port of the node that was free when the node joined. 0 if the node offers no port to other nodes."""
     instance_id: Text | None = None
     """Id of the node's EC2 instance; None if the node is not an EC2 instance."""
     public_key: _PublicKey | None = None

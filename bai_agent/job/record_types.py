@@ -404,8 +404,8 @@ class HeadlineValue:
     over_ranks: Text | None = None
     """How the numbers of several ranks are combined, as the value of an `OverRanks`; None for a single rank."""
     runs: dict[Text, list[Number]] | None = None
-    """Numbers of the node's ranks, by the number of the run; None in a job of one node. In a job without `[repeat]`,
-    the key is ""."""
+    """Numbers of the node's ranks, by the number of the run, if the job has several nodes. The key is "" in a job
+    without `[repeat]`."""
     generation: Count | None = None
     """Number of the generation with the headline's values; None if the job has no generations."""
     nodes: dict[Text, Number] | None = None
@@ -545,7 +545,7 @@ class ProcessUsage:
     """User and system time of the processes."""
     peak_memory_bytes: Count | None = None
     at_least: Truth = False
-    """Whether the values are only lower bounds. A killed process of the program does not report its usage."""
+    """Whether a process of the program was killed, so that the values are only lower bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)

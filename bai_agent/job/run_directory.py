@@ -179,7 +179,7 @@ class RunDir:
     extractor_search = _Place("extractor.search")
     """The search that the extractor is doing at the moment, if the extractor runs with `--careful`."""
     extractor_disabled = _Place("extractor.disabled.jsonl")
-    """Patterns whose search took too long. Each pattern has the number of the first line that is not searched."""
+    """Patterns whose search took too long. Each pattern has the offset of the first line that is not searched (bytes)."""
     extracted = _Place("extracted.json")
     """Counts, headlines and warnings. The extractor writes this file when the benchmark has exited and every
     record is in `metrics`."""
