@@ -19,5 +19,5 @@ def test_a_run_directory_without_hard_links_is_refused_with_advice(tmp_path: Pat
     assert result["sentence"].startswith(
         f"The run directory cannot be in {rundir}: its file system has no hard links"
     )
-    assert "another one with --store" in result["sentence"]
+    assert "another file system with --store" in result["sentence"]
     assert not (tmp_path / "ran").exists()
