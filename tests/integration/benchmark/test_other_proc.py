@@ -144,7 +144,7 @@ def test_a_read_only_proc_causes_a_warning(tmp_path: Path) -> None:
     result = result_of(tmp_path / "run")
     assert code == ExitCode.SUCCEEDED, result
     (warning,) = result["warnings"]
-    assert "the kernel may end the shim before the benchmark" in warning
+    assert "the kernel may kill the shim before the benchmark" in warning
     assert "Read-only file system" in warning
 
 
