@@ -22,7 +22,7 @@ def test_cancel_marks_the_job_and_lets_the_agent_end_the_machine(cli: Ec2Cli) ->
     record = cli.bring(cli.handmade(), launched=[instance])
 
     assert cli.bai("cancel", "digits-1").stdout == "digits-1: cancelling\n"
-    assert "asked before" in cli.bai("cancel", "digits-1").stdout
+    assert "already being cancelled" in cli.bai("cancel", "digits-1").stdout
 
     assert record.cancelled()
     assert cli.state(instance) == "running"
@@ -41,7 +41,7 @@ def test_cancel_now_terminates_only_the_machines_of_this_job(cli: Ec2Cli) -> Non
     assert all(each in answer.objects[0]["message"] for each in mine)
     assert [cli.state(each) for each in (*mine, other)] == ["terminated", "terminated", "running"]
     assert (record.result() or {})["outcome"] == "cancelled"
-    assert "ended before" in cli.bai("cancel", "digits-1", "--now").stdout
+    assert "has already ended" in cli.bai("cancel", "digits-1", "--now").stdout
 
 
 def test_bai_release_writes_the_object_that_releases_a_kept_machine(cli: Ec2Cli) -> None:

@@ -184,7 +184,7 @@ def test_a_job_of_an_earlier_version_whose_machine_rebooted_is_ended(
 def test_jobs_of_an_earlier_version_are_found_by_label_removed_and_pruned(old: LocalCli) -> None:
     labelled = read(old, "list", "--label", "suite=old", "--json").objects
     read(old, "resume", "digits-1")
-    assert "has ended before" in read(old, "cancel", "digits-1").stdout
+    assert "has already ended" in read(old, "cancel", "digits-1").stdout
     read(old, "rm", "failed")
     read(old, "prune", "--older-than", "1s", "--keep", "suite=old", "--yes")
 
