@@ -184,10 +184,7 @@ def _worst(found: bool, unjudged: bool) -> int:
 
 def ab(
     first: Annotated[
-        Path,
-        typer.Argument(
-            metavar="A.toml", help="The descriptor with which all other descriptors are compared."
-        ),
+        Path, typer.Argument(metavar="A.toml", help="The baseline descriptor of the comparison.")
     ],
     others: Annotated[
         list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="One or more other descriptors.")

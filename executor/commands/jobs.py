@@ -210,9 +210,7 @@ def fetch(
     options: JobOptions,
     checkpoint: Annotated[
         bool,
-        typer.Option(
-            "--checkpoint", help="Also copy the newest checkpoint, into a folder with the checkpoint's name."
-        ),
+        typer.Option("--checkpoint", help="Also copy the newest checkpoint, as a folder of its name."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:

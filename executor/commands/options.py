@@ -151,11 +151,7 @@ InstanceTypeOption = Annotated[
 ]
 MaxCostOption = Annotated[
     float | None,
-    typer.Option(
-        "--max-cost",
-        metavar="USD",
-        help="On EC2: the job is refused if it can cost more than USD (limits.max_cost).",
-    ),
+    typer.Option("--max-cost", metavar="USD", help="On EC2: refuse a job above this cost (limits.max_cost)."),
 ]
 MetricOption = Annotated[
     list[str] | None,

@@ -154,9 +154,7 @@ class RunReader:
         for side in sides:
             if not side.runs:
                 why = "; ".join(side.left_out) or "it has none"
-                raise UsageError(
-                    f"{side.name} has no successful run, and only successful runs are compared: {why}"
-                )
+                raise UsageError(f"{side.name} has no successful run to compare: {why}")
         return sides
 
     def labelled(self, label: str, *, last: int | None = None, but: Iterable[str] = ()) -> list[ComparedJob]:
