@@ -130,7 +130,7 @@ def test_a_machine_whose_console_cannot_be_read_is_not_terminated(
     (found,) = cli.bai("status", "digits-1", "--json").objects
 
     assert (found["status"], record.result(), cli.state(machine)) == ("PENDING", None, "running")
-    assert "its console cannot be read now (" in found["machine"]
+    assert "the console cannot be read now (" in found["machine"]
     assert "will be read again" in found["machine"]
     assert "bai cancel digits-1 --now" in found["machine"]
 

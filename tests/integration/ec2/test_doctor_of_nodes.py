@@ -233,7 +233,7 @@ def test_a_missing_or_unsuitable_placement_group_is_reported(account: DoctorHarn
 @pytest.mark.parametrize(
     ("kind", "health", "words"),
     [
-        ("p4d.24xlarge", Health.OK, "2 of up to 4"),
+        ("p4d.24xlarge", Health.OK, "2 of at most 4"),
         ("c5n.18xlarge", Health.FAILED, "up to 1"),
         ("t3.small", Health.FAILED, "takes none"),
     ],

@@ -87,7 +87,7 @@ def test_an_instance_type_without_efa_is_refused(moto_aws: MotoAws, cli: CliHarn
 def test_doctor_counts_the_adapters_of_the_type(cli: CliHarness) -> None:
     found = {each["check"]: each for each in cli.bai("doctor", "b.toml", "--json").objects}
 
-    assert found["efa"]["sentence"] == "4 of up to 4 that p4d.24xlarge takes"
+    assert found["efa"]["sentence"] == "4 of at most 4 EFA interfaces of p4d.24xlarge are requested"
     assert _WARNING in found["interfaces"]["sentence"]
 
 
