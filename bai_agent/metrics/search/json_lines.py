@@ -23,7 +23,7 @@ _LONGEST_NUMBER = 1000
 """Longest JSON number that is read (characters)."""
 _KEPT = 64 * 1024
 """Maximum length of a line whose parsed object is cached for the next metric (characters)."""
-_AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
+_AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-\[\]-~]+").fullmatch
 """Matches keys that every program writes without escapes in JSON objects. Other keys may be written with escapes."""
 
 

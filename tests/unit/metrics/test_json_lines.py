@@ -34,6 +34,8 @@ def taken(data: bytes, path: str, **keys: Any) -> list[dict[str, Any]]:
         ('{"a.b": {"c": [1, {"d": 4}]}}', '"a.b".c[1].d', 4),
         ('{"train/loss": 7, "train_loss": 8}', "train/loss", 7),
         ('{"train\\/loss": 7}', "train/loss", 7),
+        ('{"a\\\\b": 7}', '"a\\\\b"', 7),
+        ('{"a\\\\b": 7}', "a\\b", 7),
         ('{"\\u00e9": 7}', "é", 7),
         ('{"é": 7}', "é", 7),
         ('{"loss": 1, "loss": 2}', "loss", 2),
