@@ -138,7 +138,10 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.PEER_FAILED: (ExitCode.OURS, "Another node of the job failed, so this node was ended."),
     Outcome.PEER_LOST: (ExitCode.OURS, "A node of the job was lost."),
     Outcome.AGENT_ERROR: (ExitCode.OURS, "The agent had an internal error."),
-    Outcome.OOM: (ExitCode.KILLED, "The benchmark ran out of memory: the kernel killed a process of it."),
+    Outcome.OOM: (
+        ExitCode.KILLED,
+        "The benchmark ran out of memory: the kernel killed one of its processes.",
+    ),
     Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that bai did not send."),
 }
 

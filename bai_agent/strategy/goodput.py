@@ -62,6 +62,7 @@ def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
         raise ValueError("the goodput of one node is 0 or unknown")
     now = min(current, most)
     best = int(nodes[speedup / nodes >= FLOOR].max())
+    # AdaptDL's rule, too, compares one node more than the best number with the current number.
     is_slower = speedup[best - 1] < LEAST_GAIN * speedup[now - 1]
     if is_slower or abs(best + 1 - current) < LEAST_CHANGE * current:
         best = now

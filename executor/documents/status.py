@@ -187,9 +187,7 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
         runs = "still running" if status.benchmark_alive else "does not run"
         yield Fact(
             "benchmark",
-            f"{runs}, but its shim is gone too: nothing will record the benchmark's end"
-            if unwatched
-            else runs,
+            f"{runs}, but its shim is gone too: nothing will record its end" if unwatched else runs,
         )
     ends = "  ends the benchmark as well, and writes the result" if unwatched else ""
     yield Fact("to do", f"{view.command('resume', status.job_id)}{ends}", copied=True)

@@ -95,6 +95,4 @@ def use_text(use: PresetUse) -> str:
     """Return one line of text that lists the metrics which a preset adds to a descriptor."""
     taken = [name for name in use.metrics if name not in use.replaced]
     text = f"preset {use.name}: {', '.join(taken) or 'nothing'}"
-    return text + (
-        f"; the descriptor's own definitions are used for {', '.join(use.replaced)}" if use.replaced else ""
-    )
+    return text + (f"; the descriptor itself defines {', '.join(use.replaced)}" if use.replaced else "")

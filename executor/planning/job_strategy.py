@@ -43,11 +43,8 @@ def one_node_note(descriptor: Descriptor) -> str | None:
     processes = _on_one_node(distributed)
     many = "one process for each of the machine's GPUs" if processes == "gpus" else f"{processes} processes"
     note = f"{hardware.strategy}: this machine replaces {distributed.num_instances.most} nodes, as one node with {many}"
-    return (
-        note
-        if distributed.num_instances.least is None
-        else f"{note}, and the job is not elastic on one machine"
-    )
+    fixed = distributed.num_instances.least is None
+    return note if fixed else f"{note}, and the job is not elastic on one machine"
 
 
 def nodes_on_this_machine(descriptor: Descriptor) -> int:

@@ -164,7 +164,7 @@ def timing_descriptor(
         lines += ['better = "lower"', ""] if better else [""]
     lines += [
         "[host_metrics]",
-        "enabled = false  # no program of bai samples the machine beside the command",
+        "enabled = false  # bai does not sample the machine meanwhile",
         "",
         "[repeat]",
     ]

@@ -197,11 +197,7 @@ def _extracted_counts(extracted: ExtractionSummary) -> list[tuple[str, int, str]
         ("lines of output", extracted.lines, size(extracted.log_bytes)),
         ("rejected", sum(rejected.values()), f"matched, but not a finite number{': ' if what else ''}{what}"),
         ("emitted lines that were not valid values", extracted.emit_bad_lines, ""),
-        (
-            "bytes lost",
-            extracted.lost_bytes,
-            "the benchmark truncated its output before bai had read these bytes",
-        ),
+        ("bytes lost", extracted.lost_bytes, "the benchmark truncated its output before bai read them"),
         (
             "bytes not searched",
             extracted.remaining_bytes,

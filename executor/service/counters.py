@@ -24,9 +24,7 @@ class ServiceCounters:
         self.answers = counter("bai_serve_answers", "Requests answered, by status.", ["status"])
         self.refusals = counter("bai_serve_refusals", "Requests refused, by reason.", ["reason"])
         self.commands = counter("bai_serve_commands", "Commands answered, by code.", ["code"])
-        self.retries = counter(
-            "bai_serve_retries", "Failed attempts to process a request or command, with a retry."
-        )
+        self.retries = counter("bai_serve_retries", "Failed attempts that are retried.")
         self.answer_seconds = Histogram(
             "bai_serve_answer_seconds",
             "Time from the acceptance of an event to the answer (seconds).",
@@ -34,18 +32,14 @@ class ServiceCounters:
             registry=registry,
         )
         self.open_entries = gauge("bai_serve_open_entries", "Accepted events without a final answer.")
-        self.waiting = gauge(
-            "bai_serve_waiting", "Requests and commands that are not processed yet.", ["kind"]
-        )
+        self.waiting = gauge("bai_serve_waiting", "Requests and commands in the queue.", ["kind"])
         self.statuses = counter("bai_serve_statuses", "Statuses of launched jobs that were sent.", ["status"])
         self.jobs = gauge("bai_serve_jobs", "Launched jobs that this replica monitors.")
         self.reaped = counter("bai_serve_reaped", "Machines terminated because their time was up.")
         self.instance_events = counter(
             "bai_serve_instance_events", "Messages of the queue of EC2's events.", ["kind"]
         )
-        self.queue_failures = counter(
-            "bai_serve_queue_failures", "Failed reads of the queue of EC2's events."
-        )
+        self.queue_failures = counter("bai_serve_queue_failures", "Failed reads of EC2's events.")
         self.lag = gauge("bai_serve_consumer_lag", "Messages still to be read.")
         self.assignments = counter(
             "bai_serve_assignments",

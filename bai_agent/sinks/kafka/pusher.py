@@ -245,7 +245,7 @@ class KafkaPusher(threading.Thread):
             forget_trouble()
             if batch.malformed:
                 self._warnings.add(
-                    f"{batch.malformed} lines of metrics.jsonl before byte {batch.end} are not records; passed over"
+                    f"{batch.malformed} lines of metrics.jsonl before byte {batch.end} are not records; skipped"
                 )
         if self._clock() >= self._note_at:
             self._note_progress()

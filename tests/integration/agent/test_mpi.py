@@ -172,7 +172,7 @@ def test_open_mpi_runs_all_nodes_processes_on_this_machine(tmp_path: Path) -> No
 
     # Then Open MPI has started both, and their output is the job's
     assert done.code == 0, done.stdout + done.stderr
-    assert "stands for 2 nodes, as one node with 2 processes" in done.stdout + done.stderr
+    assert "this machine replaces 2 nodes, as one node with 2 processes" in done.stdout + done.stderr
     lines = cli.output("one").splitlines()
     assert sorted(line for line in lines if line.startswith("rank")) == ["rank=0 of 2", "rank=1 of 2"]
     result = cli.result("one")
