@@ -492,7 +492,7 @@ def test_a_client_is_terminated_if_there_is_no_capacity_for_its_server(moto_aws:
 def test_a_repeat_launches_the_server_whose_request_got_no_answer(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws, serves=True)
     moto_aws.fail("RunInstances", match={"InstanceType": "t3.medium"}, times=None)
-    with pytest.raises(UndecidedError, match="A machine may run"):
+    with pytest.raises(UndecidedError, match="A machine may be running"):
         launched(record, file)
     moto_aws.faults.clear()
 

@@ -60,5 +60,5 @@ def test_a_job_runs_with_a_warning_event_if_a_native_package_is_missing(tmp_path
     assert [each["value"] for each in records if each["name"] == "loss"] == [1]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     said = [each["message"] for each in events if each["type"] == "warning"]
-    assert any("no obstore" in each for each in said)
-    assert any("no ahocorasick_rs" in each for each in said)
+    assert any("module obstore is not installed" in each for each in said)
+    assert any("module ahocorasick_rs is not installed" in each for each in said)

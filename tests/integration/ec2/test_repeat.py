@@ -151,7 +151,7 @@ def test_a_stored_job_descriptor_with_other_bytes_is_not_launched(submitter: Sub
     submitter.put("job.toml", b"# somebody else\n" + submitter.read("job.toml"))
     before = len(submitter.moto_aws.calls("RunInstances"))
 
-    with pytest.raises(UsageError, match="other words"):
+    with pytest.raises(UsageError, match="is not the file that this `bai` writes"):
         submitter.submit()
 
     assert len(submitter.moto_aws.calls("RunInstances")) == before
@@ -179,7 +179,7 @@ def test_machines_launched_by_another_version_are_adopted_without_a_new_request(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (says(bai="9.9.9"), f'version "9.9.9" of `bai`.*this is {__version__}'),
+        (says(bai="9.9.9"), f'version "9.9.9" of `bai`.*this version is {__version__}'),
         (says(version=2), "version 2 of a launch"),
     ],
 )

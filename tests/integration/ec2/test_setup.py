@@ -890,5 +890,5 @@ def test_a_configuration_file_in_unusual_toml_is_not_changed(admin: Administrato
 
     done = admin.setup(code=2)
 
-    assert f'write there: bucket = "{admin.bucket}"; region = "{REGION}"' in done.stderr
+    assert f'by hand: bucket = "{admin.bucket}"; region = "{REGION}"' in done.stderr
     assert admin.config == 'bucket = """\nmine"""\n'

@@ -246,7 +246,7 @@ def test_an_interruption_during_the_launch_reports_what_may_run(
     job_id = next(
         tag["Value"] for each in moto_aws.instances() for tag in each["Tags"] if tag["Key"] == "bai:job-id"
     )
-    assert f"`bai status {job_id}` shows it" in err
+    assert f"`bai status {job_id}` shows the job" in err
     assert f"--job-id {job_id}" in err
     assert "possibly running, and costs" in err
     # And the command that it names ends the machine.
@@ -649,7 +649,7 @@ def test_processes_per_gpu_are_refused_for_an_instance_type_without_gpus(
         done = cli.bai(*command, env=more)
         assert done.code == 2, done.stderr
         assert "hardware.distributed.processes_per_instance" in done.stderr
-        assert "t3.small has none" in " ".join(done.stderr.split())
+        assert "t3.small has no NVIDIA GPU" in " ".join(done.stderr.split())
     assert moto_aws.instances() == []
 
 

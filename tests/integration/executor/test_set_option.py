@@ -187,7 +187,7 @@ def test_validate_names_the_option_of_a_secret_that_is_not_set(cli: CliHarness) 
         (["--nodes", "4"], "single_node uses one machine, not 4"),
         (
             ["--nodes", "4", "--set", "hardware.strategy=inference"],
-            "is missing, but the strategy is inference",
+            "is missing, but required by the strategy inference",
         ),
         (["--nodes", "0"], "must be at least 1, not the number 0"),
         (["--nodes", "many"], '"many" is not a number of machines'),
