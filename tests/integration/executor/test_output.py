@@ -54,7 +54,11 @@ def test_following_onto_a_full_disk_says_that_the_job_continues(tmp_path: Path) 
     ("command", "code", "told"),
     [
         ("bundle --output file/folder", 2, "bai: --output: file/folder cannot be made: Not a directory\n"),
-        ("bundle", 5, "bai: the agent's bundle cannot be kept in file/bai: Not a directory; free some space, or name another folder"),
+        (
+            "bundle",
+            5,
+            "bai: the agent's bundle cannot be kept in file/bai: Not a directory; free some space, or name another folder",
+        ),
     ],
 )
 def test_a_cache_folder_that_cannot_be_created_is_named(
