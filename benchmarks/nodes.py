@@ -115,7 +115,7 @@ class Met:
 
 @dataclass(frozen=True, kw_only=True)
 class Later:
-    """Requests and trouble of one process's nodes after the join."""
+    """Requests and errors of the nodes of one process after these nodes have joined."""
 
     requests: Counter[str]
     trouble: str

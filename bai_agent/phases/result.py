@@ -79,8 +79,7 @@ benchmarks/overhead.py)."""
 _LINE_SHARE = 0.01
 
 _LIVE_SECONDS = 2.0
-"""Shortest duration of a run for which the result can have a warning that the output came in blocks
-(seconds)."""
+"""Shorter runs get no warning that the output came in blocks (seconds)."""
 
 _RESULT_SECONDS = 5.0
 """Time between the end of the artifacts' upload and the machine's termination, if the time of the termination

@@ -26,7 +26,7 @@ class Phrase(NamedTuple):
     tone: Tone = ""
     units: str = ""
     better: Better | None = None
-    """Better direction of a metric, which is shown as a sign after the metric's name."""
+    """Whether lower or higher values of the metric are better. A sign after the metric's name shows it."""
     trend: Sequence[float] = ()
     """Values that a screen shows as a sparkline instead of the text."""
 
@@ -54,8 +54,8 @@ class Column(NamedTuple):
     name: str
     number: bool = True
     drops: int = 0
-    """On a narrow screen, the column with the highest number is dropped first. A column with the number 0 is
-    never dropped."""
+    """Order in which columns are left out on a narrow screen: the column with the highest `drops` first; a column
+    with 0 never."""
     least: int = 0
     """Smallest width of the column (characters). The columns of a live table do not move if they have a
     smallest width."""

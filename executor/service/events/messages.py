@@ -59,8 +59,7 @@ class Message:
 
 
 def without_event(message: Message) -> Message:
-    """Return the message without the event that it repeats, for a broker with a low limit on message
-    sizes."""
+    """Return the message without its copy of the event, for a broker with a low limit on message sizes."""
     table = message.table
     payload = table["payload"]
     for name in ("src_event", "cmd_submit", "return_value"):
