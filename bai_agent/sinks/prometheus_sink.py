@@ -119,7 +119,7 @@ class PrometheusSink(SinkThread):
         try:
             self._endpoint = Endpoint(*split_address(self._table.listen), lambda: self._text)
         except OSError as error:
-            self._fail("_listen_error", f"{self._table.listen} cannot be listened on: {error.strerror}")
+            self._fail("_listen_error", f"the agent cannot listen on {self._table.listen}: {error.strerror}")
         else:
             self._served, self._listen_error = True, None
 

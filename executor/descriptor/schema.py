@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -65,13 +66,18 @@ def _field_texts(table: type) -> dict[str, str]:
     for each in reversed(table.__mro__):
         if not issubclass(each, (DescriptorTable, DeclaredTable)):
             continue
-        (definition,) = ast.parse(inspect.getsource(each)).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, below in pairwise(definition.body):
+        for field, below in pairwise(_definitions(inspect.getfile(each))[each.__name__].body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = inspect.cleandoc(text)
     return found
+
+
+@cache
+def _definitions(file: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by name. `inspect.getsource` parses the whole module again for each class."""
+    module = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return {each.name: each for each in module.body if isinstance(each, ast.ClassDef)}
 
 
 @cache

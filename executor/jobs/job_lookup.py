@@ -140,7 +140,7 @@ def _why_not_found(name: str, every: Sequence[JobRecord], meant: Sequence[JobRec
         names = ", ".join(each.job_id for each in meant[:5])
         shown = names + (f" and {len(meant) - 5} more" if len(meant) > 5 else "")
         return f'"{name}" may mean any of {shown}; write more of the id'
-    hint = did_you_mean(name, [each.job_id for each in every], "`bai list` shows them all")
+    hint = did_you_mean(name, [each.job_id for each in every], "`bai list` shows all jobs")
     return f'there is no job "{name}" in {where}; {hint}'
 
 

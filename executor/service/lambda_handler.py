@@ -232,6 +232,6 @@ class _Workers:
             return None
         except Exception:
             # An unexpected error with one job must not stop the checks of the other jobs.
-            log.exception("a look at %s failed by a defect", name or "what is overdue")
+            log.exception("the check of %s ended with an unexpected error", name or "overdue jobs")
             return None
         return name

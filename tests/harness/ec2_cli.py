@@ -20,7 +20,7 @@ from moto.ec2.models import ec2_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 from s3_gate import Gate
-from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
+from sandbox.fake_aws.control_plane.images import DEBIAN, register
 
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, open_store
@@ -148,5 +148,7 @@ def open_ec2_cli(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.Monkey
 
 def _image(region: str) -> str:
     """Put an image into a region of moto that was not used before, and return the image's id."""
-    register(DEBIAN, ec2=new_ec2(DEFAULT_ACCOUNT_ID, region), ssm=ssm_backends[DEFAULT_ACCOUNT_ID][region])
+    register(
+        DEBIAN, ec2=ec2_backends[DEFAULT_ACCOUNT_ID][region], ssm=ssm_backends[DEFAULT_ACCOUNT_ID][region]
+    )
     return DEBIAN.image_id

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from light_bundles import light_cache
+from moto.ec2.models import ec2_backends
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.ssm.models import ssm_backends
 from sandbox.fake_aws.answers import Answer, error
@@ -21,7 +22,7 @@ from sandbox.fake_aws.control_plane import access
 from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
 from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
-from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
+from sandbox.fake_aws.control_plane.images import IMAGES, register
 from sandbox.fake_aws.control_plane.moto_accounts import forget_account
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import CapacityBlocks, PlacementGroups, Quotas
@@ -109,7 +110,7 @@ class MotoAws:
         self.account = f"3{secrets.randbelow(10**11):011d}"
         self.identities, self.faults = Identities(), Faults()
         self.bucket = f"bai-{self.account}"
-        self._ec2 = new_ec2(self.account, REGION)
+        self._ec2 = ec2_backends[self.account][REGION]
         _find_tags_by_id(self._ec2)
         around = Surroundings(account=self.account, region=REGION, roles={}, tags=self._ec2.tags)
         names = {"BUCKET": self.bucket, "ACCOUNT": self.account, "NAME": "bai", "ROLE": "bai-instance"}

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from cli_harness import CliHarness, CliResult
+from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 from moto_aws import HELLO, REGION, MotoAws
 from pseudo_terminal import Terminal
 from sandbox.fake_aws.calls import Call
-from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
+from sandbox.fake_aws.control_plane.images import DEBIAN, register
 from sandbox.fake_aws.control_plane.stacks import BUCKET_POLICIES, PLACEMENT_GROUPS, failing
 from sandbox.fake_aws.iam.identities import SETUP
 
@@ -344,7 +345,7 @@ def test_setup_remove_is_refused_while_a_machine_of_a_job_runs(admin: Administra
     elsewhere = "us-west-2"
     admin.aws.client("s3", SETUP).put_object(Bucket=admin.bucket, Key=f"jobs/.regions/{elsewhere}", Body=b"")
     register(
-        DEBIAN, ec2=new_ec2(admin.aws.account, elsewhere), ssm=ssm_backends[admin.aws.account][elsewhere]
+        DEBIAN, ec2=ec2_backends[admin.aws.account][elsewhere], ssm=ssm_backends[admin.aws.account][elsewhere]
     )
     for region in (REGION, elsewhere):
         ec2 = admin.aws.client("ec2", SETUP, region=region)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from account_jobs import ELASTIC
+from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 from moto_aws import HELLO, MotoAws
-from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
+from sandbox.fake_aws.control_plane.images import DEBIAN, register
 from sandbox.fake_aws.iam.identities import SETUP
 from watched_account import WatchedAccount
 
@@ -97,7 +98,7 @@ def test_in_another_region_the_watcher_ends_machines_but_launches_none(
 ) -> None:
     # Given a region whose subnets are not the watcher's, with a machine that hangs after its job's end, and a lost one
     there, aws = "eu-west-1", account.aws
-    far = new_ec2(aws.account, there)
+    far = ec2_backends[aws.account][there]
     register(DEBIAN, ec2=far, ssm=ssm_backends[aws.account][there])
     for job_id, more in (("ended", ""), ("lost", ""), ("elastic", ELASTIC)):
         (account.cli.folder / "b.toml").write_text(f'{HELLO}region = "{there}"\n{more}')

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from moto.ec2.models import ec2_backends
 from moto.ssm.models import ssm_backends
 
 from sandbox.fake_aws.calls import Call
@@ -18,7 +19,7 @@ from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
 from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults, StillBirth
 from sandbox.fake_aws.control_plane.fleet import Fleet
-from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
+from sandbox.fake_aws.control_plane.images import IMAGES, register
 from sandbox.fake_aws.control_plane.moto_accounts import forget_account
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
@@ -50,7 +51,7 @@ class FakeAws:
         self.account = f"2{secrets.randbelow(10**11):011d}"
         self.identities = Identities()
         self._faults = Faults()
-        self._ec2 = new_ec2(self.account, REGION)
+        self._ec2 = ec2_backends[self.account][REGION]
         stack.callback(forget_account, self.account)
         self.network = Network(folder / "network")
         stack.callback(self.network.close)

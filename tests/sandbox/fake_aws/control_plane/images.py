@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter
 
-_MOTOS_OWN = "MOTO_EC2_LOAD_DEFAULT_AMIS"
+# To make the thousand images of its own takes moto half a second for each account, and again when the account is emptied.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +107,6 @@ class _Ami(Ami):
             "Encrypted": False,
         }
         return [{"DeviceName": self.root_device_name, "Ebs": ebs}]
-
-
-def new_ec2(account: str, region: str) -> Any:
-    """Return moto's EC2 of a new account, without images: to make moto's own, a thousand, takes half a second."""
-    os.environ[_MOTOS_OWN] = "false"
-    try:
-        return ec2_backends[account][region]
-    finally:
-        del os.environ[_MOTOS_OWN]
 
 
 def register(image: MachineImage, *, ec2: Any, ssm: Any) -> None:
