@@ -81,20 +81,27 @@ _PARTS = {
     "ahocorasick_rs": "metrics are extracted more slowly",
     "psutil": "the load of the machine is not measured",
     "kafka": "no metrics are sent to Kafka",
-    "zstandard": "no .zst archive can be unpacked",
+    "backports.zstd": "no .zst archive can be unpacked",
 }
 
 
 def missing_dependencies() -> list[str]:
     """Return a sentence for each missing Python package. The agent is slower or has fewer features if a
     package is missing."""
-    wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
+    wanted = [each for each in _PARTS if each != "backports.zstd" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
         f"the module {name} is not installed for this Python ({python}): {_PARTS[name]}"
         for name in wanted
-        if find_spec(name) is None
+        if not _is_installed(name)
     ]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that the module belongs to
+        return False
 
 
 def _let_user_in(ctx: RunContext) -> None:

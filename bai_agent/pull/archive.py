@@ -263,25 +263,17 @@ def _translated() -> Iterator[None]:
         if "memory" in str(error).lower():
             raise ArchiveError(TOO_LARGE) from error
         raise ArchiveError(f"is damaged: {error}") from error
+    # A name in a zip archive may not match its encoding flag (UnicodeDecodeError).
     except (
-        tarfile.TarError,
-        EOFError,
-        UnicodeDecodeError,  # a name in a zip archive that does not match its encoding flag
-        struct.error,
-        zlib.error,
-        zipfile.BadZipFile,
-        gzip.BadGzipFile,
+        *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, struct.error),
+        *(EOFError, UnicodeDecodeError),
     ) as error:
         raise ArchiveError(f"is damaged: {error}") from error
-    except (
-        NotImplementedError,
-        RuntimeError,
-    ) as error:  # zipfile's errors for unknown compressions and for passwords
+    except (NotImplementedError, RuntimeError) as error:
+        # zipfile raises these for unknown compressions and for passwords.
         raise ArchiveError(f"cannot be unpacked: {error}") from error
-    except (
-        ValueError,
-        OverflowError,
-    ) as error:  # a position before the file's start, or beyond the largest one
+    except (ValueError, OverflowError) as error:
+        # A position is before the file's start, or beyond the largest one.
         raise ArchiveError(f"is damaged: it refers to an impossible position ({error})") from error
     except OSError as error:
         if error.errno == errno.EINVAL:
@@ -351,18 +343,16 @@ class _Lzma:
 
 def _zstd(file: IO[bytes]) -> IO[bytes]:
     # libzstd itself refuses windows above 128 MiB (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return cast(IO[bytes], _Zstd(zstd.ZstdFile(file), zstd.ZstdError))
     try:
-        import zstandard
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
     except ImportError as error:
         raise ArchiveError(
-            "is a zstd archive, and this Python lacks the package zstandard; install zstandard"
+            "is a zstd archive, and this Python lacks the package backports.zstd; install backports.zstd"
         ) from error
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
-    return cast(IO[bytes], _Zstd(reader, zstandard.ZstdError))
+    return cast(IO[bytes], _Zstd(cast(IO[bytes], zstd.ZstdFile(file)), zstd.ZstdError))
 
 
 class _Zstd:

@@ -1,6 +1,6 @@
 """Makes the agent's bundle without the packages that no machine of a test imports.
 
-With these packages the bundle has 28 MB. Each submission hashes it, each new account receives it, and each
+With these packages the bundle has 19 MB. Each submission hashes it, each new account receives it, and each
 machine fetches and unpacks it.
 """
 

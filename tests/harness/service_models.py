@@ -44,7 +44,8 @@ def share_service_models() -> None:
     creator._create_client_class = class_of
     # A new session and each of its clients work out the names of the same events again.
     aliaser: Any = EventAliaser
-    begin, names = aliaser.__init__, {}
+    names: dict[str, str] = {}
+    begin = aliaser.__init__
 
     def with_known_names(self: Any, *given: Any, **named: Any) -> None:
         begin(self, *given, **named)

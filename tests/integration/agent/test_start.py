@@ -33,7 +33,9 @@ _NEEDLESS = (
     "bai_agent.sinks.",
     "bai_agent.strategy.mpi",
     "bai_agent.strategy.torchrun",
+    "backports.zstd",
     "bz2",
+    "compression",
     "concurrent",
     "ctypes",
     "hashlib",
@@ -48,7 +50,6 @@ _NEEDLESS = (
     "secrets",
     "shutil",
     "ssl",
-    "zstandard",
 )
 """Beginnings of the names of modules that belong to nodes, sinks, sources, packages, or SSH."""
 

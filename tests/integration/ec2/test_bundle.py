@@ -83,9 +83,12 @@ def test_a_whole_job_runs_from_the_bundle_with_a_bare_python(
 
 
 def test_every_module_is_imported_from_the_bundle(unpacked: Path, bare_python: Path, tmp_path: Path) -> None:
-    parts = [*_IMPORTED, *(["zstandard"] if sys.version_info < (3, 14) else [])]
+    # A machine's own package with a part of the same name, as older ones of this name are.
+    (tmp_path / "backports").mkdir()
+    (tmp_path / "backports/__init__.py").touch()
+    parts = [*_IMPORTED, *(["backports.zstd"] if sys.version_info < (3, 14) else [])]
     program = (
-        "import importlib, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import start_agent; "
+        "import importlib, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import start_agent; sys.path.append('.'); "
         "sys.path[:0] = start_agent.search_path(Path(sys.argv[1]), sys.version_info[:2]); "
         "print(*[importlib.import_module(each).__file__ for each in sys.argv[2:]], sep='\\n')"
     )

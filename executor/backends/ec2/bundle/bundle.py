@@ -33,9 +33,11 @@ _FORMAT = 1
 different archive."""
 _DATE = 315_532_800
 """Modification time of all files: 1980-01-01, the earliest time that every archive format supports."""
-_LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
-"""Files that are in wheels but not in the bundle: zstandard's second engine, which is as large as the first,
-and files for type checkers and tests."""
+_LEFT_OUT = re.compile(
+    r"backports/zstd/(_cffi|zipfile)/.*|backports/zstd/tarfile\.py|.*\.pyi|psutil/tests/.*|.*/py\.typed"
+)
+"""Files that are in wheels but not in the bundle: what backports.zstd has for PyPy and for other modules of the
+standard library, and files for type checkers and tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,9 @@ def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:
         for name in archive.namelist():
             if name.endswith("/") or _LEFT_OUT.fullmatch(name):
                 continue
+            if name == "backports/zstd/__init__.py":
+                # Without this file, a machine's own package `backports` would hide the bundle's.
+                yield f"{folder}/backports/__init__.py", b""
             script = re.fullmatch(r"[^/]+\.data/scripts/(.+)", name)
             yield (f"bin/{script[1]}" if script else f"{folder}/{name}"), archive.read(name)
 

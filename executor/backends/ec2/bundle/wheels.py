@@ -57,7 +57,7 @@ def native(python: str) -> tuple[str, ...]:
     """Return the packages with native code for one CPython ("312")."""
     obstore = _obstore(python)
     # CPython 3.14 has zstd in its standard library.
-    return (*_NATIVE, obstore) if python == "314" else (*_NATIVE, obstore, "zstandard==0.25.0")
+    return (*_NATIVE, obstore) if python == "314" else (*_NATIVE, obstore, "backports.zstd==1.8.0")
 
 
 def _obstore(python: str) -> str:
