@@ -251,7 +251,7 @@ class Account:
         while not (found := look()):
             if monotonic() > deadline:
                 raise DiffersError(f"{what}: not within {minutes:g} minutes")
-            if self.stop.wait(5 if self.emulated else 10):
+            if self.stop.wait(10):
                 raise UnansweredError("interrupted")
         return found
 
