@@ -132,7 +132,8 @@ def test_a_cancel_during_the_pause_before_a_restart_ends_all_nodes(make: Callabl
 
     (nodes.store / "job" / "cancel.json").write_text("{}")
 
-    assert [nodes.wait(rank) for rank in range(2)] == [4, 4]
+    # A node that the other one tells before it sees the cancel itself ends with 5.
+    assert sorted(nodes.wait(rank) for rank in range(2)) in ([4, 4], [4, 5])
     assert nodes.result["outcome"] == "cancelled"
 
 
