@@ -19,6 +19,7 @@ from small_cgroups import no_memory_killer
 pytest.register_assert_rewrite("store_contract")
 # How long an example takes on a busy machine says nothing.
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("fast", deadline=None, max_examples=20)
 settings.load_profile("untimed")
 
 

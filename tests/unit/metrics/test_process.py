@@ -106,6 +106,7 @@ def test_a_record_is_complete_and_has_its_reading_time(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 def test_restarting_after_any_prefix_gives_the_same_records(tmp_path: Path, with_checkpoint: bool) -> None:
     # given an undisturbed run

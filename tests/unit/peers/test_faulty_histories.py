@@ -103,6 +103,7 @@ def faults_of(history: History, *, seed: str) -> Iterator[Fault]:
     yield from chance.sample(others, min(SAMPLE, len(others)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 def test_one_failed_request_to_the_store_only_delays_decisions(name: str) -> None:
     history, suffered = HISTORIES[name], 0

@@ -41,6 +41,7 @@ def _quoted() -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_page_quotes_the_calibrations_results(calibration: Any) -> None:
     quoted = _quoted()
     assert {cells[0] for cells in quoted} == set(_NAMES)
