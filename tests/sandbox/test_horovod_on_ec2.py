@@ -22,7 +22,7 @@ from sandbox.sandbox_cli import SandboxCli
 from sandbox.torchrun_nodes import wait_off
 
 ROOT = Path(__file__).parents[2]
-EPOCHS = 5
+EPOCHS = 6
 HOROVOD = "/opt/horovod"
 YIELD = "/usr/local/lib/sleeping_yield.so"
 _NEEDS = ("cloudpickle==3.1.2", "psutil==7.1.3", "pyyaml==6.0.3", "packaging==25.0")

@@ -121,8 +121,8 @@ def test_a_job_continues_after_a_reboot(aws: FakeAws, image: MachineImage) -> No
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_reboot_loop_is_ended_by_the_boothook(aws: FakeAws) -> None:
-    machine = start(aws, agent="os.system('reboot'); time.sleep(600)")
+def test_a_reboot_loop_is_ended_by_the_boothook(aws: FakeAws, image: MachineImage) -> None:
+    machine = start(aws, image=image, agent="os.system('reboot'); time.sleep(600)")
     machine.wait_off()
     assert machine.exit_codes == [133, 133, 133, 0]
     assert "BAI-END too-many-boots" in machine.console()

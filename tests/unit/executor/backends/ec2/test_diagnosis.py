@@ -460,7 +460,7 @@ def facts(draw: st.DrawFn) -> Observation:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(facts())
 def test_every_observation_has_a_diagnosis_and_a_gone_machine_never_runs(known: Observation) -> None:
     found = diagnose(known)
