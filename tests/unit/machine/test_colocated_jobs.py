@@ -187,6 +187,7 @@ def announced_by(user: int, machine: str, use: Use, *names: str) -> Iterator[Non
             child.kill()
 
 
+@pytest.mark.root
 def test_names_of_other_users_jobs_are_not_reported(events: EventLog, machine: str) -> None:
     forged = [f"forged-{each}" for each in range(20)]
     with (
@@ -200,6 +201,7 @@ def test_names_of_other_users_jobs_are_not_reported(events: EventLog, machine: s
 
 
 @pytest.mark.parametrize("use", list(Use))
+@pytest.mark.root
 def test_an_exclusive_job_waits_for_another_users_job_up_to_the_limit(machine: str, use: Use) -> None:
     heard: list[WaitEvent] = []
     clock = SteppingClock()
@@ -214,6 +216,7 @@ def test_an_exclusive_job_waits_for_another_users_job_up_to_the_limit(machine: s
     held[0].close()
 
 
+@pytest.mark.root
 def test_after_the_limit_an_exclusive_job_waits_only_for_jobs_of_its_user(machine: str) -> None:
     running = job("busy", machine).announce(Use.RUNS)
     assert running is not None
@@ -232,6 +235,7 @@ def test_after_the_limit_an_exclusive_job_waits_only_for_jobs_of_its_user(machin
     held[0].close()
 
 
+@pytest.mark.root
 def test_a_user_sees_names_only_of_roots_and_its_own_jobs(machine: str) -> None:
     with (
         job("roots", machine).announce(Use.RUNS),  # type: ignore[union-attr]
